@@ -1,0 +1,131 @@
+"""Shapes are the signature: `@shaped` checks every call against its jaxtyping annotations and speaks in a sentence.
+
+jaxtyping decides what fits (each axis letter has one size within a call), beartype decides the plain types.
+This file turns their report into one sentence, and lets a pullback be checked against the sizes of the
+forward call that made it.
+"""
+
+import functools
+import inspect
+import typing
+
+from beartype.door import is_bearable
+from jaxtyping import AbstractArray, jaxtyped
+
+from derived.errors import DtypeError, ShapeError
+
+
+def shaped(function):
+    """Check arguments, result and pullback of `function` against its annotations at every call.
+
+    Raises ShapeError when an axis has two sizes or an array has the wrong number of axes, DtypeError when
+    an argument is of a type or dtype that the annotation does not admit.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        pairs = [(name, value, signature.parameters[name].annotation) for name, value in given.arguments.items()]
+        with jaxtyped("context"):
+            _check(function.__name__, pairs, known=[])
+            result = function(*args, **kwargs)
+            if signature.return_annotation is not inspect.Signature.empty:
+                _check(function.__name__, [("the result", result, signature.return_annotation)], known=pairs)
+        if function.__name__.endswith("_vjp"):
+            y, pullback = result
+            return y, _shaped_pullback(function.__name__, pullback, pairs)
+        return result
+
+    return checked
+
+
+def _shaped_pullback(name, pullback, forward_pairs):
+    """Wrap a pullback so that its cotangents are checked with the sizes that the forward call has fixed."""
+    signature = inspect.signature(pullback)
+
+    @functools.wraps(pullback)
+    def checked(*args):
+        given = signature.bind(*args)
+        pairs = [(key, value, signature.parameters[key].annotation) for key, value in given.arguments.items()]
+        with jaxtyped("context"):
+            _check(name, forward_pairs, known=[])
+            _check(f"the pullback of {name}", pairs, known=forward_pairs)
+            return pullback(*args)
+
+    return checked
+
+
+def _check(where, pairs, known):
+    """Raise on the first (name, value, annotation) that does not fit the axis sizes bound so far."""
+    earlier = list(known)
+    for name, value, hint in pairs:
+        if hint is not inspect.Parameter.empty and not is_bearable(value, hint):
+            raise _complaint(where, name, value, hint, earlier)
+        earlier.append((name, value, hint))
+
+
+def _complaint(where, name, value, hint, earlier):
+    """Say what was given, what was expected, and which earlier argument fixed it."""
+    wanted = _array_hint(hint)
+    if wanted is None:
+        return DtypeError(f"{where}: {name} is {value!r}; {_plain(hint)} is expected.")
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        return DtypeError(
+            f"{where}: {name} is of type {type(value).__name__}; an array is expected: make it one with numpy.asarray "
+            "or torch.as_tensor."
+        )
+    form = f"{name} takes the shape ({', '.join(wanted.dim_str.split())})"
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind not in wanted.dtypes:
+        return DtypeError(
+            f"{where}: {name} has dtype {kind}; {wanted.__name__.split('[')[0].lower()} values are expected: "
+            f"convert {name} first."
+        )
+    sizes = {}
+    for other, array, other_hint in earlier:
+        if _array_hint(other_hint) is not None and array is not None:
+            for axis, size in _axes(_array_hint(other_hint), array) or []:
+                sizes.setdefault(axis, (size, other))
+    found = _axes(wanted, value)
+    if found is None:
+        return ShapeError(
+            f"{where}: {name} has shape {tuple(value.shape)}, which has too few or too many axes; {form}."
+        )
+    for axis, size in found:
+        expected, other = sizes.setdefault(axis, (size, name))
+        if size != expected:
+            verb = "had" if other != name else "also has"
+            return ShapeError(f"{where}: {name} has {axis} = {size}, {other} {verb} {axis} = {expected}; {form}.")
+    return ShapeError(f"{where}: {name} has shape {tuple(value.shape)}; {form}.")
+
+
+def _array_hint(hint):
+    """The jaxtyping annotation inside `hint` (itself, or a member of a union), or None."""
+    options = typing.get_args(hint) or (hint,)
+    return next((h for h in options if isinstance(h, type) and issubclass(h, AbstractArray)), None)
+
+
+def _axes(hint, array):
+    """Pair the letters of an annotation with the sizes of an array; None if the number of axes cannot fit."""
+    letters, shape = [letter.replace("#", "") for letter in hint.dim_str.split()], tuple(array.shape)
+    star = next((i for i, letter in enumerate(letters) if letter.startswith("*") or letter == "..."), None)
+    if star is None:
+        return list(zip(letters, shape, strict=True)) if len(letters) == len(shape) else None
+    tail = len(letters) - star - 1
+    if len(shape) < star + tail:
+        return None
+    middle = shape[star : len(shape) - tail]
+    return [
+        *zip(letters[:star], shape[:star], strict=True),
+        (letters[star].removeprefix("*"), middle),
+        *zip(letters[star + 1 :], shape[len(shape) - tail :], strict=True),
+    ]
+
+
+def _plain(hint) -> str:
+    """A plain type or union of types as words."""
+    return " or ".join(getattr(h, "__name__", str(h)) for h in typing.get_args(hint) or (hint,)).replace(
+        "NoneType", "None"
+    )
