@@ -30,6 +30,17 @@ def widen(x: Array) -> Array:
     return xp.astype(x, xp.float32) if is_half(x.dtype, xp) else x
 
 
+def widen_together(*xs: Array | None) -> tuple:
+    """Return all of xs widened and in one dtype, the widest among them; None stays None.
+
+    numpy multiplies matrices of two dtypes, torch does not: with this, one source serves both.
+    """
+    given = [widen(x) for x in xs if x is not None]
+    xp = array_namespace(*given)
+    dtype = xp.result_type(*(x.dtype for x in given))
+    return tuple(x if x is None or x.dtype == dtype else xp.astype(x, dtype) for x in xs)
+
+
 def swap_last(x: Array) -> Array:
     """Transpose the last two axes, Xᵀ for every matrix of a batch."""
     return array_namespace(x).matrix_transpose(x)

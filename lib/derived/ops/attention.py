@@ -5,7 +5,8 @@ from typing import NamedTuple
 from array_api_compat import array_namespace
 from jaxtyping import Bool, Float
 
-from derived.ops.arrays import Array, inverse_sqrt, swap_last, widen
+from derived.errors import DerivedError
+from derived.ops.arrays import Array, inverse_sqrt, swap_last, widen_together
 from derived.ops.contract import shaped
 from derived.ops.heads import group_size, repeat_heads, sum_groups
 from derived.ops.masks import may_read, transposed, weighted_sum
@@ -117,29 +118,26 @@ def attention_trace(
 
 def _traced(q, k, v, causal, window, mask, bias, scale, softcap):
     """The derivation itself, once: the forward trace, and the function from dO to the whole trace."""
-    xp = array_namespace(q, k, v)
     groups = group_size(q, k)
     reads = may_read(q, k.shape[-2], causal=causal, window=window, mask=mask, bias=bias)
     scale = inverse_sqrt(q.shape[-1]) if scale is None else scale
-    q, k, v = widen(q), repeat_heads(widen(k), groups), repeat_heads(widen(v), groups)
+    q, k, v = widen_together(q, k, v)
+    k, v = repeat_heads(k, groups), repeat_heads(v, groups)
 
     S = q @ swap_last(k)  # (5.1)
     S_scaled = S * scale  # (5.2)
-    capped = S_scaled if softcap is None else softcap * xp.tanh(S_scaled / softcap)
-    biased = capped if bias is None else capped + widen(bias)
-    S_masked = biased if reads is None else xp.where(reads, biased, xp.full_like(biased, -xp.inf))
+    S_masked = masked_scores(S_scaled, softcap, bias, reads)
     A, softmax_pullback = softmax_vjp(S_masked)  # (5.3)
-    A = _where_read(A, reads)  # a nan query has nan weights, but only on keys it may read
+    A = where_read(A, reads)  # a nan query has nan weights, but only on keys it may read
     O = weighted_sum(A, v, reads)  # (5.4)
     forward = AttentionTrace(S, S_scaled, S_masked, A, O)
 
     def pull(dO: Array) -> AttentionTrace:
-        dO = widen(dO)
+        dO = array_namespace(dO).astype(dO, A.dtype)
         dV = weighted_sum(swap_last(A), dO, transposed(reads))  # (5.5)
-        dA = _where_read(dO @ swap_last(v), reads)  # (5.6)
-        dS_masked = _where_read(softmax_pullback(dA), reads)  # (5.8)
-        slope = 1 if softcap is None else 1 - xp.tanh(S_scaled / softcap) ** 2
-        dS_scaled = _where_read(dS_masked * slope, reads)
+        dA = where_read(dO @ swap_last(v), reads)  # (5.6)
+        dS_masked = where_read(softmax_pullback(dA), reads)  # (5.8)
+        dS_scaled = where_read(dS_masked * cap_slope(S_scaled, softcap), reads)
         dS = dS_scaled * scale  # (5.9)
         dQ = weighted_sum(dS, k, reads)  # (5.10)
         dK = weighted_sum(swap_last(dS), q, transposed(reads))  # (5.11)
@@ -150,7 +148,29 @@ def _traced(q, k, v, causal, window, mask, bias, scale, softcap):
     return forward, pull
 
 
-def _where_read(x: Array, reads: Array | None) -> Array:
+def masked_scores(S_scaled: Array, softcap, bias: Array | None, reads: Array | None) -> Array:
+    """What softmax sees: S′ soft-capped, then biased, then −inf where a key may not be read.
+
+    Shapes: S_scaled (*batch, n, m), bias and reads broadcastable to it, or None -> (*batch, n, m).
+    Raises DerivedError if softcap is not above 0.
+    """
+    xp = array_namespace(S_scaled)
+    if softcap is not None and not softcap > 0:
+        raise DerivedError(
+            f"attention: softcap = {softcap}; scores are capped at ± softcap, so give it above 0 or None."
+        )
+    seen = S_scaled if softcap is None else softcap * xp.tanh(S_scaled / softcap)
+    if bias is not None:
+        seen = seen + xp.astype(bias, seen.dtype)
+    return seen if reads is None else xp.where(reads, seen, xp.full_like(seen, -xp.inf))
+
+
+def cap_slope(S_scaled: Array, softcap):
+    """The derivative of softcap · tanh(S′ / softcap): 1 − tanh², or 1 without a cap."""
+    return 1 if softcap is None else 1 - array_namespace(S_scaled).tanh(S_scaled / softcap) ** 2
+
+
+def where_read(x: Array, reads: Array | None) -> Array:
     """x where a key may be read, 0 elsewhere."""
     xp = array_namespace(x)
     return x if reads is None else xp.where(reads, x, xp.zeros_like(x))

@@ -9,10 +9,11 @@ import functools
 import inspect
 import typing
 
+from array_api_compat import array_namespace
 from beartype.door import is_bearable
 from jaxtyping import AbstractArray, jaxtyped
 
-from derived.errors import DtypeError, ShapeError
+from derived.errors import DerivedError, DtypeError, ShapeError
 
 
 def shaped(function):
@@ -28,6 +29,7 @@ def shaped(function):
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         pairs = [(name, value, signature.parameters[name].annotation) for name, value in given.arguments.items()]
+        _one_library(function.__name__, pairs)
         with jaxtyped("context"):
             _check(function.__name__, pairs, known=[])
             result = function(*args, **kwargs)
@@ -41,6 +43,19 @@ def shaped(function):
     return checked
 
 
+def refuse_out_of_range(where, name, index, count):
+    """Raise DerivedError if an array of numbers to look up holds one below 0, or `count` and above."""
+    if not all(index.shape):
+        return
+    xp = array_namespace(index)
+    lowest, highest = int(xp.min(index)), int(xp.max(index))
+    if lowest < 0 or highest >= count:
+        raise DerivedError(
+            f"{where}: {name} holds {lowest if lowest < 0 else highest}, but n_vocab = {count} admits 0 to {count - 1} "
+            "only: correct the numbers or enlarge the vocabulary; what is not to count needs a weight of 0, not a mark."
+        )
+
+
 def _shaped_pullback(name, pullback, forward_pairs):
     """Wrap a pullback so that its cotangents are checked with the sizes that the forward call has fixed."""
     signature = inspect.signature(pullback)
@@ -49,12 +64,27 @@ def _shaped_pullback(name, pullback, forward_pairs):
     def checked(*args):
         given = signature.bind(*args)
         pairs = [(key, value, signature.parameters[key].annotation) for key, value in given.arguments.items()]
+        _one_library(f"the pullback of {name}", [*forward_pairs, *pairs])
         with jaxtyped("context"):
             _check(name, forward_pairs, known=[])
             _check(f"the pullback of {name}", pairs, known=forward_pairs)
             return pullback(*args)
 
     return checked
+
+
+def _one_library(where, pairs):
+    """Raise DtypeError if some arrays are numpy's and others torch's; no formula holds across two libraries."""
+    kinds = {}
+    for name, value, hint in pairs:
+        if _array_hint(hint) is not None and hasattr(value, "dtype"):
+            kinds.setdefault(type(value).__module__.partition(".")[0], name)
+    if len(kinds) > 1:
+        (one, first), (other, second) = list(kinds.items())[:2]
+        raise DtypeError(
+            f"{where}: {first} is an array of {one}, {second} one of {other}; convert one of them, with numpy.asarray "
+            "or torch.as_tensor."
+        )
 
 
 def _check(where, pairs, known):

@@ -27,13 +27,22 @@ def may_read(q: Array, m: int, *, causal: bool, window: int | None, mask, bias) 
 
     Source: chapter 4, (4.8).
     """
+    whole = range(q.shape[-2]), range(m)
+    return may_read_tile(q, m, *whole, causal=causal, window=window, mask=mask, bias=bias)
+
+
+def may_read_tile(q: Array, m: int, rows: range, keys: range, *, causal: bool, window: int | None, mask, bias):
+    """The part of `may_read` for some queries and keys, without the rest: boolean (rows, keys), or wider; or None.
+
+    q is the whole array of queries: its length places them. Chapter 11.
+    """
     xp, n = array_namespace(q), q.shape[-2]
     if window is not None and window < 1:
         raise ShapeError(f"attention: window = {window}; a window counts the query itself, so it is at least 1.")
     allowed = []
     if causal or window is not None:
-        i = xp.arange(n, device=device_of(q))[:, None] + (m - n)
-        j = xp.arange(m, device=device_of(q))[None, :]
+        i = xp.arange(rows.start, rows.stop, device=device_of(q))[:, None] + (m - n)
+        j = xp.arange(keys.start, keys.stop, device=device_of(q))[None, :]
         if causal:
             allowed.append(j <= i)
         if window is not None:
@@ -41,15 +50,24 @@ def may_read(q: Array, m: int, *, causal: bool, window: int | None, mask, bias) 
             if not causal:
                 allowed.append(j < i + window)
     if mask is not None:
-        allowed.append(_fitting("mask", mask, q, m))
+        allowed.append(cut(_fitting("mask", mask, q, m), rows, keys))
     if bias is not None:
-        allowed.append(_fitting("bias", bias, q, m) != -xp.inf)
+        allowed.append(cut(_fitting("bias", bias, q, m), rows, keys) != -xp.inf)
     if not allowed:
         return None
     reads = allowed[0]
     for other in allowed[1:]:
         reads = reads & other
     return reads
+
+
+def cut(x: Array, rows: range, keys: range) -> Array:
+    """The rows and keys of an array that broadcasts to (*batch, n, m); an axis of size 1 stays as it is."""
+    if x.ndim > 0 and x.shape[-1] != 1:
+        x = x[..., keys.start : keys.stop]
+    if x.ndim > 1 and x.shape[-2] != 1:
+        x = x[..., rows.start : rows.stop, :]
+    return x
 
 
 def _fitting(name: str, x: Array, q: Array, m: int) -> Array:

@@ -27,7 +27,7 @@ def softmax_vjp(s: Float[Array, "*batch m"]):
     Source: chapter 4, (4.3) and (4.4); the Jacobian is (5.7).
     """
     xp = array_namespace(s)
-    e, _, l = _shifted(widen(s))
+    e, _, l = shifted_exp(widen(s))
     a = e / xp.where(l == 0, xp.ones_like(l), l)
 
     def pullback(da: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
@@ -59,7 +59,7 @@ def log_sum_exp_vjp(s: Float[Array, "*batch m"]):
     Source: chapter 4, (4.5).
     """
     xp = array_namespace(s)
-    e, c, l = _shifted(widen(s))
+    e, c, l = shifted_exp(widen(s))
     empty = l == 0
     safe = xp.where(empty, xp.ones_like(l), l)
     y = xp.where(empty, xp.full_like(l, -xp.inf), c + xp.log(safe))[..., 0]
@@ -92,7 +92,7 @@ def log_softmax_vjp(s: Float[Array, "*batch m"]):
     """
     xp = array_namespace(s)
     x = widen(s)
-    e, c, l = _shifted(x)
+    e, c, l = shifted_exp(x)
     safe = xp.where(l == 0, xp.ones_like(l), l)
     y = (x - c) - xp.log(safe)
     a = e / safe
@@ -105,7 +105,7 @@ def log_softmax_vjp(s: Float[Array, "*batch m"]):
     return xp.astype(y, s.dtype), pullback
 
 
-def _shifted(x: Array) -> tuple[Array, Array, Array]:
+def shifted_exp(x: Array) -> tuple[Array, Array, Array]:
     """exp(x − c), c and their row sum, where c is the row maximum, or 0 if that is −inf or does not exist."""
     xp = array_namespace(x)
     c = xp.max(x, axis=-1, keepdims=True) if x.shape[-1] else xp.zeros_like(xp.sum(x, axis=-1, keepdims=True))
