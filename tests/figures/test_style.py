@@ -1,4 +1,4 @@
-"""The colours keep their contrast, stay apart for colour-blind readers, and the style leaves the notebook's alone."""
+"""The colours keep their contrast, stay apart for colour-blind readers, and a canvas is drawn in the style."""
 
 import itertools
 
@@ -73,12 +73,21 @@ def test_lines_differ_in_more_than_colour():
     assert len(set(DASHES)) == len(DASHES) == len(COLOURS)
 
 
-def test_a_canvas_is_a_figure_in_the_style_and_changes_no_setting():
-    before = dict(matplotlib.rcParams)
-    fig, axes = canvas(2, 3, width=5, height=2, sharex=True)
+def test_a_canvas_is_a_figure_in_the_style():
+    with matplotlib.rc_context():
+        fig, axes = canvas(2, 3, width=5, height=2, sharex=True)
+        (line,) = axes[0, 0].plot([1, 2])
+        axes[0, 0].set_title("A claim")
     assert isinstance(fig, Figure)
     assert axes.shape == (2, 3)
     assert tuple(fig.get_size_inches()) == (5, 2)
-    (line,) = axes[0, 0].plot([1, 2])
     assert line.get_color() == VALUE
-    assert dict(matplotlib.rcParams) == before
+    assert axes[0, 0].get_title(loc="left") == "A claim"
+
+
+def test_a_canvas_is_unknown_to_pyplot_which_would_show_it_a_second_time():
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context():
+        canvas()
+    assert pyplot.get_fignums() == []

@@ -53,11 +53,11 @@ STYLE = {
 
 
 def canvas(rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = HEIGHT, **subplots):
-    """Return a figure and its axes in the book's style, without touching pyplot or the notebook's settings.
+    """Return a figure and its axes, and put the book's style in force for what is drawn from here on.
 
     Width and height in inches; `subplots` goes to `Figure.subplots` (sharex, width_ratios, squeeze, …).
-    The figure is not shown by itself: end the cell with `still(fig, alt=…)`.
+    The figure is none of pyplot's, so it is not shown by itself: end the cell with `still(fig, alt=…)`.
     """
-    with matplotlib.rc_context(STYLE):
-        fig = Figure(figsize=(width, height), layout="constrained")
-        return fig, fig.subplots(rows, columns, **subplots)
+    matplotlib.rcParams.update(STYLE)  # a title or legend reads the settings when it is made, not when its axes are
+    fig = Figure(figsize=(width, height), layout="constrained")
+    return fig, fig.subplots(rows, columns, **subplots)
