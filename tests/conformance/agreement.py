@@ -26,9 +26,9 @@ ADAPTERS = {
 RTOL = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 2.0**-6}
 
 
-def compare(case, array):
+def compare(case, array, **options):
     """Raise AssertionError unless every output of the case has ONNX's shape, dtype and values."""
-    outputs = ADAPTERS[case.operator](case, array)
+    outputs = ADAPTERS[case.operator](case, array, **options)
     assert outputs.keys() == case.outputs.keys(), f"outputs {sorted(case.outputs)} are asked for"
     for position, expected in case.outputs.items():
         given, kind = outputs[position], expected.dtype.name

@@ -15,7 +15,7 @@ DOUBLE = 11
 """ONNX's number for float64; of the softmax precisions the only one that exceeds what ops compute in anyway."""
 
 
-def attend(case, array):
+def attend(case, array, attention=attention):
     """Outputs of the case by position: Y, present key, present value, query–key product at the stage asked for."""
     get = case.attributes.get
     q, k, v, mask, past_k, past_v, lengths = (array(case.input(i)) for i in range(7))
@@ -29,7 +29,11 @@ def attend(case, array):
     qkv = [xp.astype(x, xp.float64) if get("softmax_precision") == DOUBLE else x for x in (q, k, v)]
 
     options = _options(case, q, k.shape[-2])
-    y = attention(*qkv, **_arguments(options, mask)) if lengths is None else _by_sample(qkv, mask, lengths, options)
+    y = (
+        attention(*qkv, **_arguments(options, mask))
+        if lengths is None
+        else _by_sample(qkv, mask, lengths, options, attention)
+    )
     y = xp.astype(y, q.dtype)
     outputs = {0: merge_heads(y) if flat else y, 1: k, 2: v}
     if 3 in case.outputs:
@@ -84,7 +88,7 @@ def _arguments(options, mask):
     return options | {"mask": mask & options["mask"] if "mask" in options else mask}
 
 
-def _by_sample(qkv, mask, lengths, options):
+def _by_sample(qkv, mask, lengths, options, attention):
     """Each sample on the keys that are valid in it; the rest of a padded cache is cut off."""
     xp = array_namespace(*qkv)
     samples = []

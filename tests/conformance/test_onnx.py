@@ -1,9 +1,11 @@
 """Every node case that ONNX has for the operators derived here, as numpy arrays and as torch tensors."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from derived.ops.tiled import tiled_attention
 from tests.conformance.agreement import ADAPTERS, compare
 from tests.conformance.attention import aligned_to_last_key, speaks_of_positions
 from tests.conformance.cases import OPERATORS, collected
@@ -68,6 +70,11 @@ TWO_SIDED = {"test_attention_bidirectional_window"}
 @pytest.mark.parametrize(("case", "array"), PAIRS)
 def test_agrees_with_onnx(case, array):
     compare(case, array)
+
+
+@pytest.mark.parametrize("case", [case for case in RUN if case.operator == "Attention"], ids=lambda case: case.name)
+def test_attention_in_tiles_agrees_with_onnx(case):
+    compare(case, in_torch, attention=partial(tiled_attention, B_q=3, B_t=2))
 
 
 def test_every_case_of_onnx_is_run_or_left_out_with_a_reason():
