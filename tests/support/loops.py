@@ -30,6 +30,52 @@ def log_sum_exp(s):
     return y
 
 
+def log_softmax(s):
+    """s_j − ln Σ exp(s_k), number by number; −inf where s is −inf."""
+    s = np.asarray(s, dtype=np.float64)
+    y, sums = np.full_like(s, -math.inf), log_sum_exp(s)
+    for i in np.ndindex(s.shape):
+        if s[i] > -math.inf:
+            y[i] = s[i] - sums[i[:-1]]
+    return y
+
+
+def cross_entropy(s, target):
+    """ln Σ exp(s_j) − s_target, token by token."""
+    loss, sums = np.zeros(np.shape(target)), log_sum_exp(s)
+    for i in np.ndindex(loss.shape):
+        loss[i] = sums[i] - s[(*i, int(target[i]))]
+    return loss
+
+
+def mean_cross_entropy(s, target, *, weight=None):
+    """Σ w_i loss_i / Σ w_i over tokens whose weight is not 0; 0 if there are none."""
+    losses = cross_entropy(s, target)
+    weight = np.ones_like(losses) if weight is None else weight
+    counted = [i for i in np.ndindex(losses.shape) if weight[i] != 0]
+    total = math.fsum(float(weight[i]) for i in counted)
+    return math.fsum(float(weight[i] * losses[i]) for i in counted) / total if counted else 0.0
+
+
+def linear(x, W, b=None):
+    """y_o = Σ_i x_i W_io + b_o, row by row."""
+    y = np.zeros((*x.shape[:-1], W.shape[1]))
+    for lead in np.ndindex(x.shape[:-1]):
+        for o in range(W.shape[1]):
+            y[(*lead, o)] = math.fsum(float(x[(*lead, i)] * W[i, o]) for i in range(W.shape[0]))
+            y[(*lead, o)] += 0 if b is None else b[o]
+    return y
+
+
+def embedding(tokens, table):
+    """Row `token` of the table, token by token."""
+    y = np.zeros((*np.shape(tokens), table.shape[1]))
+    for i in np.ndindex(np.shape(tokens)):
+        for e in range(table.shape[1]):
+            y[(*i, e)] = table[tokens[i], e]
+    return y
+
+
 def attention(q, k, v, *, causal=False, window=None, mask=None, bias=None, scale=None, softcap=None):
     """Query by query, key by key: score, decide whether it may be read, exponentiate, average."""
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))

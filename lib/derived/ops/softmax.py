@@ -54,7 +54,7 @@ def log_sum_exp_vjp(s: Float[Array, "*batch m"]):
     Shapes: s (*batch, m) -> y (*batch); pullback: dy (*batch) -> ds (*batch, m).
 
     Edges: −inf for a row of −inf alone and for a row of no scores (the logarithm of an empty sum), with
-    zero gradients.
+    zero gradients. A row with nan or +inf gives nan, as softmax does.
 
     Source: chapter 4, (4.5).
     """
