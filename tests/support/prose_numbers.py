@@ -22,7 +22,7 @@ What counts as a number, and as shown, by these rules:
 import json
 import re
 import sys
-from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from html import unescape
 from pathlib import Path
 from typing import NamedTuple
@@ -43,10 +43,12 @@ class Problem(NamedTuple):
 
 # --- agreement ---
 
+DIGITS = Context(prec=400)  # the largest float64 has 309 digits before the point
+
 
 def _rounded(value, places):
     quantum = Decimal(1).scaleb(-places)
-    return {value.quantize(quantum, rounding=r) for r in (ROUND_HALF_EVEN, ROUND_HALF_UP, ROUND_HALF_DOWN)}
+    return {value.quantize(quantum, r, DIGITS) for r in (ROUND_HALF_EVEN, ROUND_HALF_UP, ROUND_HALF_DOWN)}
 
 
 def agrees(claim, output):
