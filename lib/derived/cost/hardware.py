@@ -129,9 +129,9 @@ class Calibration(NamedTuple):
         return Calibration(*(term._replace(bytes=getattr(term, end)) for term in self))
 
 
-def given(hundredths: int) -> Calibrated:
-    """A term set by hand: no band."""
-    return Calibrated(gib(hundredths), gib(hundredths), gib(hundredths), "given")
+def given(gibibytes: float) -> Calibrated:
+    """A term set by hand, in GiB: no band."""
+    return Calibrated(*[round(gibibytes * GIB)] * 3, "given")
 
 
 NOTHING = Calibration(*[Calibrated(0, 0, 0, "left out")] * 4)

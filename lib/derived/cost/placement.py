@@ -11,19 +11,25 @@ divides all bytes by the card is below every placement: weights once and no rema
 Chapter 13.
 """
 
+from operator import mul
 from typing import NamedTuple
 
 from derived.cost import memory
 from derived.cost.hardware import NOTHING, Calibration, Card, card, custom
 from derived.cost.spec.fields import ConfigError
 from derived.cost.spec.model import Model
-from derived.cost.splits import Best, Kind, every_split
-from derived.cost.stages import Ranks, Stage, refusal
+from derived.cost.splits import Best, Kind, every_split, hold
+from derived.cost.stages import Ranks, layer_counts, refusal
 
 ENUMERATED = 16
 """Up to so many cards every split is tried; beyond, the best split comes from a recursion over kinds of replica."""
 
 MILLION = 10**6
+LONGEST = 2**22
+"""Blocks of context beyond which no flip is looked for: 64 million tokens."""
+
+NO_LIMIT = 10**12
+"""Conversations that a replica holds whose layers keep nothing."""
 
 
 class Placed(NamedTuple):
@@ -40,12 +46,12 @@ class Placed(NamedTuple):
 class Flips(NamedTuple):
     """Where the count of cards changes; None where it does not within sense.
 
-    With the cards booked: the least share, the longest context, the most conversations that still fit. With one card
-    fewer: the least share, the longest context, the most conversations with which it would have done.
+    With the cards booked: the least share (four decimals, rounded up), the longest context, the most conversations
+    that fit. With one card fewer: the same three, with which it would have done.
     """
 
-    share: float
-    context: int
+    share: float | None
+    context: int | None
     conversations: int
     share_one_fewer: float | None
     context_one_fewer: int | None
@@ -114,14 +120,14 @@ def size(
     cache = memory.conversation_bytes(model, context, dtype)
     total = weights + conversations * cache
     bound = -(-total // on.visible_bytes)
-    gpus, chosen, runners_up, rejected = search.fewest(conversations, bound, max_gpus)
+    gpus, chosen, runners_up, rejected = search.fewest(conversations, max_gpus)
     return Order(
         model, on, context, conversations, share, dtype, weights_dtype or model.weights, calibration, weights, cache,
         lower_bound_gpus=bound,
         cards_worth=total / usable(on, share),
         gpus=gpus, chosen=chosen, runners_up=runners_up, rejected=rejected,
         flips=search.flips(conversations, gpus) if gpus and flips else None,
-        gpus_in_band=band(search, conversations, bound, max_gpus),
+        gpus_in_band=search.gpus_in_band(conversations, max_gpus),
         max_gpus=max_gpus,
     )  # fmt: skip
 
@@ -146,38 +152,27 @@ def check(context: int, conversations: int, share: float, max_gpus: int, *fixed:
         raise ConfigError(f"share is {share!r}: it is the part of the card's memory to use, above 0 and at most 1")
 
 
-def band(search: "Search", conversations: int, bound: int, max_gpus: int) -> tuple[int | None, int | None]:
-    """Cards with the calibrated terms at the low and at the high end of their bands."""
-    ends = []
-    for end in ("low", "high"):
-        other = search.calibrated(search.ranks.calibration.at(end))
-        ends.append(other.fewest_count(conversations, bound, max_gpus))
-    return tuple(ends)
-
-
 class Search:
     """All placements of one model on one kind of card at one context."""
 
     def __init__(self, model, on, share, context, cache_dtype, weights_dtype, calibration, fixed):
-        self.given = (model, on, share, context, cache_dtype, weights_dtype, calibration, fixed)
         self.model, self.on, self.context, self.fixed = model, on, context, fixed
-        self.usable = usable(on, share)
+        self.usable, self.calibration = usable(on, share), calibration
         self.ranks = Ranks(model, weights_dtype, cache_dtype, calibration)
         self.refused: dict[int, str] = {}
-        self.distinct: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
-
-    def calibrated(self, calibration: Calibration) -> "Search":
-        """The same search with other calibrated terms."""
-        return Search(*self.given[:6], calibration, self.given[7])
+        self.loads: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
+        self.allowed: dict[int, list[tuple[int, int]]] = {}
 
     def shapes(self, cards: int) -> list[tuple[int, int]]:
-        """The t × p of every replica of so many cards that was not ruled out beforehand."""
-        _, t_only, p_only = self.fixed
-        return [
-            (t, cards // t)
-            for t in range(1, cards + 1)
-            if cards % t == 0 and t_only in (None, t) and p_only in (None, cards // t)
-        ]
+        """The t × p of every replica of exactly so many cards that was not ruled out beforehand."""
+        if cards not in self.allowed:
+            _, t_only, p_only = self.fixed
+            self.allowed[cards] = [
+                (t, cards // t)
+                for t in range(1, cards + 1)
+                if cards % t == 0 and t_only in (None, t) and p_only in (None, cards // t)
+            ]
+        return self.allowed[cards]
 
     def refusal(self, t: int, p: int) -> str:
         """Why t × p cannot be built; empty where it can."""
@@ -185,67 +180,72 @@ class Search:
             self.refused[t] = refusal(self.model, t, 1)
         return self.refused[t] or refusal(self.model, 1, p)
 
-    def stage_prices(self, t: int, p: int) -> list[tuple[int, tuple[int, ...]]]:
-        """(fixed bytes, caches) of the stages that differ."""
-        if (t, p) not in self.distinct:
-            heaviest: dict[tuple[int, ...], int] = {}
-            for stage in self.ranks.stages(t, p):
-                heaviest[stage.caches] = max(stage.fixed, heaviest.get(stage.caches, 0))
-            self.distinct[t, p] = [(fixed, caches) for caches, fixed in heaviest.items()]
-        return self.distinct[t, p]
-
-    def held(self, t: int, p: int, context: int | None = None, memory_used: int | None = None) -> int:
+    def held(self, t: int, p: int, context: int | None = None, pool: int | None = None, calibration=None) -> int:
         """Conversations that one replica holds: the least over its stages."""
-        pool = self.usable if memory_used is None else memory_used
+        if (t, p) not in self.loads:
+            self.loads[t, p] = self.ranks.heaviest(t, p)
+        pool = self.usable if pool is None else pool
         prices = self.ranks.conversation(t, self.context if context is None else context)
-        most = []
-        for fixed, caches in self.stage_prices(t, p):
-            if fixed > pool:
+        pool -= sum((self.calibration if calibration is None else calibration).rank_bytes(t, p))
+        least = NO_LIMIT
+        for weights, caches in self.loads[t, p]:
+            if weights > pool:
                 return 0
-            cost = sum(count * price for count, price in zip(caches, prices, strict=True))
-            if cost:
-                most.append((pool - fixed) // cost)
-        return min(most, default=10**12)  # no stage keeps anything a conversation
+            cost = sum(map(mul, caches, prices))
+            if cost and (pool - weights) // cost < least:
+                least = (pool - weights) // cost
+        return least
 
     def kinds(self, cards: int, **other) -> list[Kind]:
         """Every replica of up to `cards` cards that can be built, with what it holds."""
         shapes = (shape for n in range(1, cards + 1) for shape in self.shapes(n))
         return [Kind(t, p, self.held(t, p, **other)) for t, p in shapes if not self.refusal(t, p)]
 
+    def equal(self, cards: int, **other) -> int:
+        """The most conversations of the fixed number of equal replicas on exactly so many cards."""
+        each, over = divmod(cards, self.fixed[0])
+        fits = [self.held(t, p, **other) for t, p in self.shapes(each) if not over and not self.refusal(t, p)]
+        return self.fixed[0] * max(fits, default=0)
+
     def best(self, cards: int, **other) -> int:
         """The most conversations that so many cards hold."""
-        if self.fixed[0]:
-            each, over = divmod(cards, self.fixed[0])
-            fits = [self.held(t, p, **other) for t, p in self.shapes(each) if not over and not self.refusal(t, p)]
-            return self.fixed[0] * max(fits, default=0)
-        return Best(self.kinds(cards, **other), cards).held[cards]
+        return self.equal(cards, **other) if self.fixed[0] else Best(self.kinds(cards, **other), cards).held[cards]
 
-    def fewest_count(self, conversations: int, bound: int, max_gpus: int) -> int | None:
+    def holds(self, cards: int, wanted: int, **other) -> bool:
+        """Whether so many cards hold so many conversations."""
+        if self.fixed[0]:
+            return self.equal(cards, **other) >= wanted
+        return hold(self.kinds(cards, **other), cards, wanted)
+
+    def fewest_count(self, wanted: int, max_gpus: int, **other) -> int | None:
         """The fewest cards that hold the conversations; None where max_gpus do not."""
         if self.fixed[0]:
-            return next((n for n in range(bound, max_gpus + 1) if self.best(n) >= conversations), None)
+            return next((n for n in range(1, max_gpus + 1) if self.equal(n, **other) >= wanted), None)
         reach = min(max_gpus, ENUMERATED)
-        while True:
-            held = Best(self.kinds(reach), reach).held
-            for n in range(1, reach + 1):
-                if held[n] >= conversations:
-                    return n
-            if reach >= max_gpus:
+        while not self.holds(reach, wanted, **other):
+            if reach == max_gpus:
                 return None
-            reach = min(max_gpus, 4 * reach)
+            reach = min(max_gpus, 2 * reach)
+        held = Best(self.kinds(reach, **other), reach).held
+        return next(n for n in range(1, reach + 1) if held[n] >= wanted)
 
-    def fewest(self, conversations: int, bound: int, max_gpus: int):
+    def gpus_in_band(self, wanted: int, max_gpus: int) -> tuple[int | None, int | None]:
+        """Cards with the calibrated terms at the low and at the high end of their bands."""
+        ends = (self.calibration.at(end) for end in ("low", "high"))
+        return tuple(self.fewest_count(wanted, max_gpus, calibration=end) for end in ends)
+
+    def fewest(self, conversations: int, max_gpus: int):
         """(cards, the placement chosen, runners-up, rejected); cards None where max_gpus do not do."""
-        gpus = self.fewest_count(conversations, bound, max_gpus)
+        gpus = self.fewest_count(conversations, max_gpus)
         upto = max_gpus if gpus is None else gpus
         rejected, fitting = [], []
-        for n in range(1, min(upto, ENUMERATED) + 1):
-            for placed in self.placements(n, conversations):
+        counts = list(range(1, min(upto, ENUMERATED) + 1)) if upto <= ENUMERATED else [upto - 1, upto]
+        for n in counts:
+            found = (
+                self.placements(n, conversations) if upto <= ENUMERATED else self.best_of_each_kind(n, conversations)
+            )
+            for placed in found:
                 (fitting if n == gpus and not placed.reason else rejected).append(placed)
-        if upto > ENUMERATED:
-            for n in (upto - 1, upto):
-                for placed in self.best_of_each_kind(n, conversations):
-                    (fitting if n == gpus and not placed.reason else rejected).append(placed)
         fitting.sort(key=lambda placed: (-placed.conversations, max(t * p for t, p in placed.replicas)))
         return gpus, fitting[0] if fitting else None, tuple(fitting[1:]), tuple(rejected)
 
@@ -257,10 +257,7 @@ class Search:
             for t, p in shapes:
                 yield self.unbuildable(t, p, count) or self.placed((Kind(t, p, self.held(t, p)),) * count, wanted)
             return
-        for t, p in self.shapes(cards):
-            cannot = self.unbuildable(t, p, 1)
-            if cannot:
-                yield cannot
+        yield from filter(None, (self.unbuildable(t, p, 1) for t, p in self.shapes(cards)))
         kinds = [kind for kind in self.kinds(cards) if kind.held]
         for split in every_split(cards, kinds):
             yield self.placed(split, wanted)
@@ -270,6 +267,7 @@ class Search:
         if self.fixed[0]:
             yield from self.placements(cards, wanted)
             return
+        yield from filter(None, (self.unbuildable(t, p, 1) for t, p in self.shapes(cards)))
         kinds = [kind for kind in self.kinds(cards) if kind.held]
         best = Best(kinds, cards)
         for kind in kinds:
@@ -299,23 +297,21 @@ class Search:
         cards = sum(kind.cards for kind in split)
         return Placed(cards, name_of(shapes, self.model.L), shapes, tuple(kind.held for kind in split), total, reason)
 
-    def stages(self, t: int, p: int) -> list[Stage]:
-        """The stages of a replica, for whoever explains it."""
-        return self.ranks.stages(t, p)
-
-    def flips(self, conversations: int, gpus: int) -> Flips:
+    def flips(self, wanted: int, gpus: int) -> Flips:
         """Where the count of cards changes, by bisection: what fits is monotone in share and in context."""
+        whole = self.on.visible_bytes
 
         def least_share(cards: int) -> float | None:
-            whole = self.on.visible_bytes
-            found = bisect(
-                MILLION, lambda parts: self.best(cards, memory_used=whole * parts // MILLION) >= conversations
-            )
-            return None if found is None else found / MILLION
+            found = bisect(10_000, lambda part: self.holds(cards, wanted, pool=whole * part // 10_000))
+            return None if found is None else found / 10_000
 
         def most_context(cards: int) -> int | None:
-            too_long = bisect(2**24, lambda n: self.best(cards, context=n) < conversations)
-            return None if too_long == 1 else (too_long or 2**24 + 1) - 1
+            """Contexts of whole blocks: within a block nothing changes."""
+            longest = 16
+            while longest < LONGEST and self.holds(cards, wanted, context=longest * memory.BLOCK):
+                longest *= 4
+            over = bisect(longest, lambda n: not self.holds(cards, wanted, context=n * memory.BLOCK))
+            return None if over in (None, 1) else (over - 1) * memory.BLOCK
 
         fewer = gpus - 1
         return Flips(
@@ -352,8 +348,6 @@ def name_of(shapes: tuple[tuple[int, int], ...], L: int) -> str:
 
 def replica_name(t: int, p: int, L: int) -> str:
     """One replica in words."""
-    from derived.cost.stages import layer_counts
-
     if t == p == 1:
         return "single"
     counts = layer_counts(L, p)

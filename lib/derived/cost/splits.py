@@ -30,6 +30,23 @@ def every_split(cards: int, kinds: list[Kind]):
     yield from fill(cards, 0, ())
 
 
+def hold(kinds: list[Kind], cards: int, wanted: int) -> bool:
+    """Whether some split of `cards` holds `wanted`: two cheap bounds first, the recursion only between them.
+
+    Above: no split holds more than the best rate per card times the cards. Below: as many of the kind with that rate
+    as fit, and the best single replica in what is left.
+    """
+    kinds = [kind for kind in kinds if kind.held]
+    if not kinds:
+        return False
+    best = max(kinds, key=lambda kind: kind.held / (kind.t * kind.p))
+    if best.held * cards < wanted * best.cards:
+        return False
+    count, left = divmod(cards, best.cards)
+    rest = max((kind.held * (left // kind.cards) for kind in kinds if kind.t * kind.p <= left), default=0)
+    return count * best.held + rest >= wanted or Best(kinds, cards).held[cards] >= wanted
+
+
 class Best:
     """The most conversations that n cards hold, for every n: f(n) = max over kinds of held + f(n − cards).
 
@@ -44,16 +61,17 @@ class Best:
                 largest[kind.cards] = kind
         self.held = [0] * (cards + 1)
         self.last: list[Kind | None] = [None] * (cards + 1)
-        useful: list[Kind] = []
+        useful: list[tuple[Kind, int, int]] = []
         for n in range(1, cards + 1):
             self.held[n] = self.held[n - 1]
-            candidates = [*useful, largest[n]] if n in largest else useful
-            for kind in candidates:
-                total = kind.held + self.held[n - kind.cards]
+            for kind, size, each in useful:
+                total = each + self.held[n - size]
                 if total > self.held[n]:
                     self.held[n], self.last[n] = total, kind
-            if self.last[n] is not None and self.last[n].cards == n:
-                useful.append(self.last[n])
+            alone = largest.get(n)
+            if alone and alone.held > self.held[n]:
+                self.held[n], self.last[n] = alone.held, alone
+                useful.append((alone, n, alone.held))
 
     def split(self, n: int) -> tuple[Kind, ...]:
         """The replicas of the best split of n cards, largest first."""

@@ -6,6 +6,7 @@ before the last, counted from the back (vLLM's rule): 32 over 3 is 11/11/10, 27 
 """
 
 from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from derived.cost import memory
@@ -115,6 +116,26 @@ class Ranks:
         again = tuple(t for t in self.model.first if t.kind == "embedding") if self.model.tied and p > 1 else ()
         return (*first, *self.model.last, *again)
 
+    def heaviest(self, t: int, p: int) -> list[tuple[int, tuple[int, ...]]]:
+        """(bytes of weights and tables, caches) of the stages that differ: of those that cache alike, the heaviest.
+
+        What `stages` says in full, for a search over hundreds of replicas.
+        """
+        before, caches = self.layers_before(t), self.caches_before
+        ends = {i: self.bytes_of(self.end_tensors(p, i), t) for i in {0, p - 1}}
+        most: dict[tuple[int, ...], int] = {}
+        start = 0
+        for i, count in enumerate(layer_counts(self.model.L, p)):
+            stop = start + count
+            kept = subtracted(caches[stop], caches[start])
+            held = before[stop] - before[start]
+            if i in ends:
+                held += ends[i]
+            if held > most.get(kept, -1):
+                most[kept] = held
+            start = stop
+        return [(held + self.rope, kept) for kept, held in most.items()]
+
     def stages(self, t: int, p: int) -> list[Stage]:
         """The stages of a replica of t × p cards."""
         before, caches = self.layers_before(t), self.caches_before
@@ -123,7 +144,7 @@ class Ranks:
         stages, start = [], 0
         for i, count in enumerate(layer_counts(self.model.L, p)):
             stop = start + count
-            kept = tuple(b - a for a, b in zip(caches[start], caches[stop], strict=True))
+            kept = subtracted(caches[stop], caches[start])
             held = before[stop] - before[start] + ends.get(i, 0)
             stages.append(Stage(start, stop, held, self.rope, activation, non_torch, kept))
             start = stop
@@ -139,9 +160,16 @@ class Ranks:
 
     def stage_conversation(self, stage: Stage, t: int, n: int) -> int:
         """Bytes of one conversation on one rank of a stage."""
-        return sum(count * price for count, price in zip(stage.caches, self.conversation(t, n), strict=True))
+        return sum(map(mul, stage.caches, self.conversation(t, n)))
 
 
 def added(before: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
     """Sum, entry by entry."""
     return tuple(a + b for a, b in zip(before, more, strict=True))
+
+
+def subtracted(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
+    """Difference, entry by entry; most models have one kind of cache."""
+    if len(after) == 1:
+        return (after[0] - before[0],)
+    return tuple(a - b for a, b in zip(after, before, strict=True))
