@@ -76,7 +76,7 @@ def mean_cross_entropy_vjp(
     w = xp.ones_like(losses) if weight is None else xp.astype(weight, losses.dtype)
     total = xp.sum(w)
     share = w / xp.where(total == 0, xp.ones_like(total), total)
-    loss = xp.sum(xp.where(share == 0, xp.zeros_like(losses), share * losses))
+    loss = xp.sum(share * xp.where(share == 0, xp.zeros_like(losses), losses))
 
     def pullback(dy: Float[Array, ""]) -> Float[Array, "*batch n_vocab"]:
         """ds_i = dy · (w_i / Σ w) · (a_i − one-hot(target_i))."""
