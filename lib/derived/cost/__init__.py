@@ -5,5 +5,5 @@ floats, numpy arrays and sympy symbols, so that a number in a table, the LaTeX i
 behind a slider come from one function. One multiply-add is one MAC, two FLOPs; a function's name says which it
 returns. Importing this package imports neither numpy nor torch nor sympy.
 
-Chapters: 8 to 13.
+Chapters: 8 to 13 and 16.
 """
