@@ -8,7 +8,7 @@ by one unit in the last place of float16 (2⁻¹⁰, which is ONNX's 1e-3), and 
 
 import numpy as np
 
-from tests.conformance import activations, attention, cross_entropy, norm, softmax
+from tests.conformance import activations, attention, cross_entropy, norm, rotary, softmax
 from tests.support.voices import to_numpy
 
 ADAPTERS = {
@@ -17,6 +17,7 @@ ADAPTERS = {
     "LayerNormalization": norm.layer_normalise,
     "LogSoftmax": softmax.normalise,
     "RMSNormalization": norm.rms_normalise,
+    "RotaryEmbedding": rotary.turn,
     "Softmax": softmax.normalise,
     "SoftmaxCrossEntropyLoss": cross_entropy.lose,
     "Swish": activations.activate,

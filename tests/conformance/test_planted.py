@@ -237,6 +237,24 @@ ERRORS = [
         ),
         18,
     ),
+    Planted(
+        "turned the other way",
+        f"{OPS}.positions.rotary",
+        "y_a, y_b = a * cos - b * sin, a * sin + b * cos",
+        "y_a, y_b = a * cos + b * sin, b * cos - a * sin",
+        "RotaryEmbedding",
+        every,
+        8,
+    ),
+    Planted(
+        "the other pairing",
+        f"{HERE}.rotary",
+        'interleaved = bool(case.attributes.get("interleaved", 0))',
+        'interleaved = not bool(case.attributes.get("interleaved", 0))',
+        "RotaryEmbedding",
+        every,
+        8,
+    ),
 ]
 
 
