@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from posixpath import relpath
 
+from docutils import nodes
+
 MATHJAX = "_static/mathjax"
 # the script, its fonts, and the TeX extensions that it loads when a formula first uses one (\color, \cancel)
 MATHJAX_PARTS = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
@@ -43,6 +45,17 @@ def is_thebe(script):
     return "thebe" in f"{getattr(script, 'filename', script)} {getattr(script, 'attributes', '')}"
 
 
+def leave_formulas_whole(app, doctree):
+    r"""Hand a displayed formula to MathJax as it is written.
+
+    Sphinx wraps one that has `\\` in it in an environment that refuses `\tag`; notebooks do not.
+    """
+    for formula in doctree.findall(nodes.math_block):
+        if r"\\" in formula.astext() and not formula.get("nowrap"):
+            formula["nowrap"] = True
+            formula.children = [nodes.Text(rf"\[{formula.astext()}\]")]
+
+
 def copy_mathjax(outdir):
     """Copy the parts of MathJax that the pages use."""
     source = Path(metadata.distribution("sphinx-mathjax-offline").locate_file("sphinx-mathjax-offline/static/mathjax"))
@@ -62,7 +75,8 @@ def write_vega(outdir):
     target = outdir / VEGA
     if not target.exists():
         target.parent.mkdir(exist_ok=True)
-        target.write_text(vl_convert.javascript_bundle(), encoding="utf-8")
+        # in a function, because its top-level names would clash with those of the page's other scripts
+        target.write_text(f"(() => {{{vl_convert.javascript_bundle()}}})();", encoding="utf-8")
 
 
 def write_index(app, outdir):
@@ -84,6 +98,7 @@ def finish(app, exception):
 
 def setup(app):
     """Connect the handlers; the late priority lets the theme add its scripts first."""
+    app.connect("doctree-read", leave_formulas_whole)
     app.connect("html-page-context", serve_vega_locally)
     app.connect("html-page-context", leave_out_thebe, priority=900)
     app.connect("build-finished", finish)

@@ -1,0 +1,14 @@
+/* What scrolls must be reachable by the keyboard: give it a place in the tab order, while it is wider than its frame. */
+const SCROLLS = "div.math, figure.derived-still, div.derived-drag, div.output pre, div.highlight pre, table";
+
+function letKeyboardScroll() {
+  for (const element of document.querySelectorAll(SCROLLS)) {
+    if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0;
+    else element.removeAttribute("tabindex");
+  }
+}
+
+window.addEventListener("load", () => {
+  (window.MathJax?.startup?.promise ?? Promise.resolve()).then(letKeyboardScroll);
+  window.addEventListener("resize", letKeyboardScroll);
+});
