@@ -14,6 +14,10 @@ from derived.errors import DerivedError
 class OneSentence(argparse.ArgumentParser):
     """A parser whose complaint is one line."""
 
+    def __init__(self, **given):
+        # a fixed width keeps a cold start from importing what measures the terminal
+        super().__init__(formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100), **given)
+
     def error(self, message: str):
         """Exit with code 2."""
         self.exit(2, f"{self.prog}: {message}\n")
@@ -141,11 +145,16 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns its exit code, or 2 after one sentence on stderr."""
+    argv = sys.argv[1:] if argv is None else argv
     parser = OneSentence(prog="derived", description="What a transformer costs, derived.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=OneSentence)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=OneSentence, prog="derived"
+    )
     for name, (add, run) in COMMANDS.items():
         about = (run.__doc__ or "").strip()
-        add(commands.add_parser(name, help=about, description=about))
+        command = commands.add_parser(name, help=about, description=about)
+        if name in argv[:1]:  # the others' arguments are not needed
+            add(command)
     args = parser.parse_args(argv)
     try:
         return COMMANDS[args.command][1](args)

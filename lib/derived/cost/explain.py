@@ -7,15 +7,15 @@ A formula is written in numbers; evaluated, it gives the term's bytes. Chapter 1
 """
 
 from collections import Counter
-from typing import NamedTuple
 
 from derived.cost import memory
 from derived.cost.placement import Order, replica_name
+from derived.cost.record import Record
 from derived.cost.spec.model import Cache, Tensor
 from derived.cost.stages import Ranks, Stage
 
 
-class Term(NamedTuple):
+class Term(Record):
     """A named number of bytes: a leaf with its formula, or the sum of its parts."""
 
     name: str

@@ -4,8 +4,7 @@ Rates are the vendors' dense peaks (no structured sparsity), in FLOP/s and bytes
 CUDA or ROCm reported in a log, rounded to the digits of that log: a calibrated input, with the band seen elsewhere.
 """
 
-from typing import NamedTuple
-
+from derived.cost.record import Record
 from derived.errors import DerivedError
 
 GIB = 2**30
@@ -13,7 +12,7 @@ MIB = 2**20
 TERA = 10**12
 
 
-class Card(NamedTuple):
+class Card(Record):
     """One kind of card. Bytes are whole; `flops` maps a precision to dense peak FLOP/s."""
 
     name: str
@@ -102,7 +101,7 @@ def custom(name: str, visible_bytes: int) -> Card:
     return Card(name, visible_bytes, visible_bytes, visible_source="given")
 
 
-class Calibrated(NamedTuple):
+class Calibrated(Record):
     """A measured input: its bytes, the band seen, the source. Never mixed with what is derived."""
 
     bytes: int
@@ -111,7 +110,7 @@ class Calibrated(NamedTuple):
     source: str
 
 
-class Calibration(NamedTuple):
+class Calibration(Record):
     """What a rank holds beside weights and cache, by its place: inputs with a source and a band."""
 
     activation: Calibrated

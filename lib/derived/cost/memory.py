@@ -4,8 +4,8 @@ All results are whole numbers of bytes. Letters: t tensor-parallel ranks, b byte
 """
 
 from math import prod
-from typing import NamedTuple
 
+from derived.cost.record import Record
 from derived.cost.spec.model import Cache, Model, Tensor
 from derived.errors import DerivedError
 
@@ -18,7 +18,7 @@ STATE_BYTES = 4
 """Recurrent and convolution states are kept in float32, as the engines' logs show (llama.cpp: S and R buffers)."""
 
 
-class WeightFormat(NamedTuple):
+class WeightFormat(Record):
     """How the numbers of a matrix are stored: bits each, and a scale of `scale_bytes` for a block of rows × columns.
 
     columns 0: the scale spans the whole row. scope "all": every tensor; "matrices": linear maps inside layers, the
@@ -46,7 +46,7 @@ WEIGHT_FORMATS = {
 """Formats of weights. Embedding, head, norms, routers and biases stay unquantised in all but the first three."""
 
 
-class CacheFormat(NamedTuple):
+class CacheFormat(Record):
     """`group` numbers of a cache row take `group_bytes`."""
 
     group: int
@@ -97,7 +97,7 @@ def stored_bytes(shape: tuple[int, ...], form: WeightFormat) -> int:
     return numbers + blocks * form.scale_bytes
 
 
-class Weights(NamedTuple):
+class Weights(Record):
     """How a model's tensors are stored: `form` for what the format covers, `rest` for what it leaves."""
 
     form: WeightFormat

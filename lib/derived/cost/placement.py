@@ -12,10 +12,10 @@ Chapter 13.
 """
 
 from operator import mul
-from typing import NamedTuple
 
 from derived.cost import memory
 from derived.cost.hardware import NOTHING, Calibration, Card, card, custom
+from derived.cost.record import Record
 from derived.cost.spec.fields import ConfigError
 from derived.cost.spec.model import Model
 from derived.cost.splits import Best, Kind, every_split, hold
@@ -32,7 +32,7 @@ NO_LIMIT = 10**12
 """Conversations that a replica holds whose layers keep nothing."""
 
 
-class Placed(NamedTuple):
+class Placed(Record):
     """One way to split cards into replicas: what it holds, and in a sentence why it fails (empty: it does not)."""
 
     gpus: int
@@ -43,7 +43,7 @@ class Placed(NamedTuple):
     reason: str = ""
 
 
-class Flips(NamedTuple):
+class Flips(Record):
     """Where the count of cards changes; None where it does not within sense.
 
     With the cards booked: the least share (four decimals, rounded up), the longest context, the most conversations
@@ -58,7 +58,7 @@ class Flips(NamedTuple):
     conversations_one_fewer: int
 
 
-class Order(NamedTuple):
+class Order(Record):
     """The answer and its argument. `gpus` is None where nothing up to `max_gpus` holds the conversations."""
 
     model: Model

@@ -1,7 +1,6 @@
 """An order as the command line shows it: a table for people, a dictionary for programs."""
 
 from derived.cost import memory
-from derived.cost.explain import explain
 from derived.cost.placement import Order, Placed
 from derived.cost.stages import Ranks
 
@@ -48,6 +47,8 @@ def shapes(placed: Placed) -> list[dict]:
 
 def as_dict(order: Order, price: float | None = None) -> dict:
     """Everything about an order, exact numbers as integers."""
+    from derived.cost.explain import explain  # the table does without
+
     model, chosen = order.model, order.chosen
     calibrated = order.calibration._asdict()
     found = {

@@ -1,9 +1,9 @@
 """Ways to split N cards into replicas: all of them for few cards, the best of them for many."""
 
-from typing import NamedTuple
+from derived.cost.record import Record
 
 
-class Kind(NamedTuple):
+class Kind(Record):
     """A replica of t × p cards and the conversations it holds; `held` 0: it cannot be loaded."""
 
     t: int

@@ -7,14 +7,14 @@ before the last, counted from the back (vLLM's rule): 32 over 3 is 11/11/10, 27 
 
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
 
 from derived.cost import memory
 from derived.cost.hardware import Calibration
+from derived.cost.record import Record
 from derived.cost.spec.model import ATTENTION, RECURRENT, Cache, Model, Tensor
 
 
-class Stage(NamedTuple):
+class Stage(Record):
     """What one rank of a stage holds, in bytes, beside the cache; and its cache for one conversation by kind.
 
     `start`, `stop`: its layers. `caches[i]` counts how many of its layers keep the i-th kind of cache.

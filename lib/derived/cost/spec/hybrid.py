@@ -67,6 +67,10 @@ def gated_delta(ffn):
     return read
 
 
+qwen3_next = gated_delta(mixers.sparse_steps_shared)
+qwen3_5 = gated_delta(mixers.dense)
+
+
 def granite_hybrid(f: Fields) -> Model:
     """Mamba-2 or attention, then experts (if any) beside a shared network."""
     d = f.width

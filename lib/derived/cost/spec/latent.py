@@ -46,3 +46,7 @@ def prediction(f: Fields, layer: tuple, count: int) -> tuple[Tensor, ...]:
     joined = Tensor("prediction projection", "feed-forward", (d, 2 * d))
     norms = Tensor("prediction norms", NORM, (d,), copies=3)
     return (*layer, joined, norms, parts.embedding(n_vocab, d), parts.head(n_vocab, d)) * count
+
+
+deepseek_v2 = latent_decoder(router_bias=False)
+deepseek_v3 = latent_decoder(router_bias=True)

@@ -1,7 +1,8 @@
 """What a model is to the sizer: named tensors, layer by layer, and what each layer caches."""
 
 from math import prod
-from typing import NamedTuple
+
+from derived.cost.record import Record
 
 EMBEDDING, POSITIONS, HEAD = "embedding", "positions", "head"
 ATTENTION, RECURRENT = "attention", "recurrent mixer"
@@ -12,7 +13,7 @@ MATRIX_KINDS = frozenset({ATTENTION, RECURRENT, FFN, EXPERTS, SHARED})
 """The classes whose matrices engines quantise; the others stay in the model's own precision."""
 
 
-class Tensor(NamedTuple):
+class Tensor(Record):
     """One parameter tensor, `copies` times, and how tensor parallelism cuts it.
 
     `axis` is cut into `units` whole pieces (heads, columns, vocabulary rows); None: every rank holds it all.
@@ -45,7 +46,7 @@ class Tensor(NamedTuple):
         return len(self.shape) == 2 and self.kind in MATRIX_KINDS
 
 
-class Cache(NamedTuple):
+class Cache(Record):
     """What one layer keeps of a sequence.
 
     kind "heads": h_kv keys of width `width_k` and values of width `width_v` a token. "latent": one row of
@@ -61,7 +62,7 @@ class Cache(NamedTuple):
     name: str = "keys and values"
 
 
-class Scores(NamedTuple):
+class Scores(Record):
     """The attention that a layer computes, for its FLOPs: h query heads of widths d_k and d_v."""
 
     h: int
@@ -70,7 +71,7 @@ class Scores(NamedTuple):
     window: int | None = None
 
 
-class Layer(NamedTuple):
+class Layer(Record):
     """One layer: its tensors, its caches, its scores. Equal layers are equal tuples."""
 
     name: str
@@ -79,7 +80,7 @@ class Layer(NamedTuple):
     scores: tuple[Scores, ...] = ()
 
 
-class Model(NamedTuple):
+class Model(Record):
     """A model read from its config.json, or given by its totals.
 
     `first` sits on the first pipeline stage, `last` on the last. A tied head is no tensor of its own: it is the

@@ -2,8 +2,8 @@
 
 import json
 import os
+from importlib import import_module
 
-from derived.cost.spec import classic, hybrid, latent, mixers
 from derived.cost.spec.decoder import decoder
 from derived.cost.spec.fields import ConfigError, Fields
 from derived.cost.spec.model import Model
@@ -11,22 +11,22 @@ from derived.cost.spec.precision import precisions
 from derived.cost.spec.table import DECODERS, WRAPPERS
 
 READERS = {
-    "gpt2": classic.gpt2,
-    "gpt_neox": classic.gpt_neox,
-    "opt": classic.opt,
-    "bloom": classic.bloom,
-    "falcon": classic.falcon,
-    "mpt": classic.mpt,
-    "t5": classic.t5,
-    "deepseek_v2": latent.latent_decoder(router_bias=False),
-    "deepseek_v3": latent.latent_decoder(router_bias=True),
-    "kimi_k2": latent.latent_decoder(router_bias=True),
-    "qwen3_next": hybrid.gated_delta(mixers.sparse_steps_shared),
-    "qwen3_5_text": hybrid.gated_delta(mixers.dense),
-    "granitemoehybrid": hybrid.granite_hybrid,
-    "nemotron_h": hybrid.nemotron_h,
+    "gpt2": "classic:gpt2",
+    "gpt_neox": "classic:gpt_neox",
+    "opt": "classic:opt",
+    "bloom": "classic:bloom",
+    "falcon": "classic:falcon",
+    "mpt": "classic:mpt",
+    "t5": "classic:t5",
+    "deepseek_v2": "latent:deepseek_v2",
+    "deepseek_v3": "latent:deepseek_v3",
+    "kimi_k2": "latent:deepseek_v3",
+    "qwen3_next": "hybrid:qwen3_next",
+    "qwen3_5_text": "hybrid:qwen3_5",
+    "granitemoehybrid": "hybrid:granite_hybrid",
+    "nemotron_h": "hybrid:nemotron_h",
 }
-"""The types that are no row of the table of decoders."""
+"""The types that are no row of the table of decoders: module and function that read each, imported when asked for."""
 
 MOST_PARAMETERS = 10**15
 MOST_BYTES = 16 * 2**20
@@ -49,14 +49,19 @@ def read_config(source, name: str = "") -> Model:
     """
     raw = source if isinstance(source, dict) else parsed(source)
     f = Fields(*text_model(raw))
-    reader = READERS.get(f.model_type)
     dtype, weights, group = precisions(f)
-    model = reader(f) if reader else decoder(f, DECODERS[f.model_type])
+    model = special(f) if f.model_type in READERS else decoder(f, DECODERS[f.model_type])
     called = name or (model.name if isinstance(source, dict) else str(source))
     model = model._replace(name=called, dtype=dtype, weights=weights, weight_group=group, notes=tuple(f.notes))
     if model.parameters > MOST_PARAMETERS:
         raise ConfigError(f"these sizes make {model.parameters:,} parameters: more than {MOST_PARAMETERS:,} is a slip")
     return model
+
+
+def special(f: Fields) -> Model:
+    """A model of a type that is no row of the table."""
+    module, function = READERS[f.model_type].split(":")
+    return getattr(import_module(f"derived.cost.spec.{module}"), function)(f)
 
 
 def text_model(raw: dict) -> tuple[dict, str]:

@@ -5,12 +5,12 @@ The last word is the code that each type names; a test builds every row beside i
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from derived.cost.record import Record
 from derived.cost.spec import mixers, windows
 
 
-class Row(NamedTuple):
+class Row(Record):
     """What a decoder of one type is, beyond its sizes."""
 
     kv: str = "required"  # num_key_value_heads absent: "equal" to the query heads, or refused
