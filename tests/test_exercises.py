@@ -1,7 +1,6 @@
 """Exercises: the book's own answer passes, a slip is named, nothing attempted is no failure, and solutions hold."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,10 @@ from derived import exercises
 from derived._exercise_inputs import named
 from derived.errors import DerivedError
 from derived.exercises import verdict
+from tests.support.pages import chapters
 from tests.support.solutions import exercises_of, verdicts
 
-CHAPTERS = sorted(path for path in Path("book").rglob("[0-9]*.ipynb") if "_build" not in path.parts)
+CHAPTERS = chapters()
 EXERCISES = [exercise for path in CHAPTERS for exercise in exercises_of(path)]
 
 

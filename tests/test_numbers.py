@@ -1,14 +1,13 @@
 """No number without a computation: the prose of every chapter against its outputs, and the check against itself."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tests.support.pages import chapters
 from tests.support.prose_numbers import Chapter, planted
 from tests.support.text_numbers import claims
 
-CHAPTERS = sorted(path for path in Path("book").rglob("[0-9]*.ipynb") if "_build" not in path.parts)
+CHAPTERS = chapters()
 PLANTED = 400
 
 

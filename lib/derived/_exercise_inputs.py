@@ -79,6 +79,7 @@ def _public(package) -> dict[str, Callable]:
 
 
 def ops() -> dict[str, Callable]:
+    """The public functions of `derived.ops` whose inputs can be drawn, by name."""
     return {name: f for name, f in _public(derived.ops).items() if name.removesuffix("_vjp") in OWN or _drawable(f)}
 
 
@@ -93,6 +94,7 @@ def _drawable(function: Callable) -> bool:
 
 
 def formulas() -> dict[str, Callable]:
+    """The formulas of `derived.cost` that take nothing but letters with a size here, by name."""
     known = COST_SIZES[0] | COST_OTHER[0]
     found = {}
     for name, function in _public(derived.cost).items():
@@ -105,6 +107,7 @@ def formulas() -> dict[str, Callable]:
 
 
 def named(name: str) -> tuple[Callable, list[Case]]:
+    """The book's function of this name and the inputs to compare on; DerivedError if there is none."""
     offered, known = ops(), formulas()
     base = name.removesuffix("_pullback")
     if name in known:
@@ -157,7 +160,6 @@ def _scores(rng):
     return {
         "large scores (1000 is added)": ({"s": s + 1000},),
         "scores with −inf": ({"s": gone},),
-        "a row of nothing but −inf": ({"s": np.full((2, 7), -np.inf)},),
     }
 
 
@@ -199,7 +201,6 @@ FIXED = {"activation_vjp": gelu_vjp, "alpha": 6.0, "h": 3}
 HINTS = {
     "large scores (1000 is added)": "Was the row's maximum subtracted before exp?",
     "scores with −inf": "A weight for −inf is 0, and −inf must not meet itself in a difference.",
-    "a row of nothing but −inf": "The book's convention: a row that may read nothing gives zeros.",
     "a causal mask": "The book aligns causal to the last key: query i of n reads key j of m when j ≤ i + m − n.",
     "a row whose entries are all equal": "ε inside the root keeps such a row finite.",
 }
@@ -213,6 +214,7 @@ def _sizes(formula: Callable) -> list[Case]:
 
 
 def drawn_by(inputs: Callable | None) -> list[Case]:
+    """Three sets of arguments that `inputs` makes of a generator."""
     if inputs is None:
         raise DerivedError("A function to compare with needs `inputs`: a function of a generator that gives arguments.")
     rng = np.random.default_rng(2017)

@@ -16,7 +16,8 @@ What counts as a number, and as shown, by these rules:
   whose header names the units) in the same output. GiB is not GB, % is not a fraction, × is not a bare number.
 - Given: notebook metadata `derived: {given: ["200 conversations", "80 GB", 0.7]}`. What only stands in the code is not
   shown: print it or declare it. A given number that the prose does not use is an error too.
-- Outputs are text, Markdown, LaTeX and HTML tables. Drawings and charts show no number by themselves.
+- Outputs are text, Markdown, LaTeX and HTML tables. Drawings and charts show no number by themselves, nor do cells
+  tagged `nbval-ignore-output`, whose outputs nobody compares.
 """
 
 import json
@@ -100,7 +101,8 @@ class Chapter:
         self.name = name
         cells = [(i, c["cell_type"], "".join(c["source"]), c) for i, c in enumerate(notebook["cells"])]
         self.prose = [(i, source) for i, kind, source, _ in cells if kind == "markdown" and not _is_last(cells, i)]
-        self.shown = [n for _, kind, _, cell in cells if kind == "code" for n in _of_outputs(cell["outputs"])]
+        proved = [c for _, kind, _, c in cells if kind == "code" and "nbval-ignore-output" not in _tags(c)]
+        self.shown = [number for cell in proved for number in _of_outputs(cell["outputs"])]
         declared = notebook["metadata"].get("derived", {}).get("given", [])
         self.given = [n for item in declared for n in numbers(str(item))]
 
@@ -134,6 +136,10 @@ def _is_last(cells, index):
         if headings:
             return bool(re.search(r"\b(Sources|Next)\b", headings[-1])) and not re.match(r"#", cells[index][2])
     return False
+
+
+def _tags(cell):
+    return cell["metadata"].get("tags", [])
 
 
 def _of_outputs(outputs):

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from derived import exercises
+from tests.support.pages import text
 
 
 class Exercise(NamedTuple):
@@ -16,10 +17,6 @@ class Exercise(NamedTuple):
     cell: str
     imports: str
     solution: str | None
-
-
-def text(cell):
-    return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
 
 
 def folded_code(markdown):
@@ -37,9 +34,11 @@ def checks(source):
 def exercises_of(path):
     """Every exercise of a chapter."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    code = [text(c) for c in cells if c["cell_type"] == "code" and "setup" not in c["metadata"].get("tags", [])]
+    code = [
+        text(c["source"]) for c in cells if c["cell_type"] == "code" and "setup" not in c["metadata"].get("tags", [])
+    ]
     solutions = {}
-    for block in (b for c in cells if c["cell_type"] == "markdown" for b in folded_code(text(c))):
+    for block in (b for c in cells if c["cell_type"] == "markdown" for b in folded_code(text(c["source"]))):
         for node in ast.parse(block).body:
             if isinstance(node, ast.FunctionDef):
                 solutions[node.name] = block
