@@ -124,5 +124,7 @@ def test_without_a_mask_it_is_the_product(array, rng):
 
 
 def test_the_keys_ask_the_same_question():
+    for shape in ((), (5,)):  # a mask of one axis, or none, still knows rows from keys
+        assert transposed(reads(3, 5, mask=np.ones(shape, dtype=bool))).shape == (*(shape or (1,)), 1)
     allowed = reads(3, 5, causal=True)
     np.testing.assert_array_equal(transposed(allowed), allowed.T)

@@ -58,7 +58,9 @@ def may_read_tile(q: Array, m: int, rows: range, keys: range, *, causal: bool, w
     reads = allowed[0]
     for other in allowed[1:]:
         reads = reads & other
-    return reads
+    return (
+        reads[(None,) * (2 - reads.ndim) + (...,)] if reads.ndim < 2 else reads
+    )  # rows and keys are axes of their own
 
 
 def cut(x: Array, rows: range, keys: range) -> Array:
