@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from tests.support.loops import attention
+
 
 def rows_of(x):
     """Every row of x by its index."""
@@ -120,4 +122,27 @@ def rope(x, positions, *, interleaved, d_rot=None, base=10_000):
             turn = cmath.exp(1j * float(positions[lead[-1]]) * base ** (-2 * i / d_rot))
             z = complex(x[(*lead, a)], x[(*lead, b)]) * turn
             y[(*lead, a)], y[(*lead, b)] = z.real, z.imag
+    return y
+
+
+def multi_head(params, x, memory, *, h, positions=None, interleaved=None, **reading):
+    """Head by head: project by that head's columns, turn, attend, and add up what W_O makes of each head."""
+    h_kv = h * params.W_K.shape[1] // params.W_Q.shape[1]
+    d_k, d_v, n, m = params.W_Q.shape[1] // h, params.W_V.shape[1] // h_kv, x.shape[-2], memory.shape[-2]
+    y = np.zeros((*x.shape[:-1], params.W_O.shape[1])) + (0 if params.b_O is None else params.b_O)
+
+    def head_of(x, W, b, i, width):
+        columns = slice(i * width, (i + 1) * width)
+        rows = [row_times(row, W[:, columns], None if b is None else b[columns]) for _, row in rows_of(x)]
+        return np.reshape(rows, (*x.shape[:-1], width))
+
+    for i in range(h):
+        j = i // (h // h_kv)
+        q, k = head_of(x, params.W_Q, params.b_Q, i, d_k), head_of(memory, params.W_K, params.b_K, j, d_k)
+        if positions is not None:
+            q = rope(q, positions[m - n :], interleaved=interleaved)
+            k = rope(k, positions, interleaved=interleaved)
+        o = attention(q, k, head_of(memory, params.W_V, params.b_V, j, d_v), **reading)
+        for lead, row in rows_of(o):
+            y[lead] += row_times(row, params.W_O[i * d_v : (i + 1) * d_v])
     return y

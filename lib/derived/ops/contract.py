@@ -7,6 +7,7 @@ forward call that made it.
 
 import functools
 import inspect
+import reprlib
 import typing
 
 from array_api_compat import array_namespace
@@ -100,7 +101,7 @@ def _complaint(where, name, value, hint, earlier):
     """Say what was given, what was expected, and which earlier argument fixed it."""
     wanted = _array_hint(hint)
     if wanted is None:
-        return DtypeError(f"{where}: {name} is {value!r}; {_plain(hint)} is expected.")
+        return DtypeError(f"{where}: {name} is {reprlib.repr(value)}; {_plain(hint)} is expected.")
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         return DtypeError(
             f"{where}: {name} is of type {type(value).__name__}; an array is expected: make it one with numpy.asarray "
