@@ -1,4 +1,4 @@
-"""The few lines Sphinx needs from this book: MathJax and Vega from the site itself, an index, no Thebe.
+"""The few lines Sphinx needs from this book: MathJax and Vega from the site itself, no Thebe.
 
 No page of the site makes a request elsewhere. MathJax comes from the package sphinx-mathjax-offline,
 Vega from vl-convert-python, both installed from the Python index; nothing of them is committed.
@@ -17,12 +17,6 @@ MATHJAX = "_static/mathjax"
 # the script, its fonts, and the TeX extensions that it loads when a formula first uses one (\color, \cancel)
 MATHJAX_PARTS = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 VEGA = "_vega/vega.js"  # not under _static, where every script would load on every page
-INDEX = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<link rel="canonical" href="{page}"><meta http-equiv="refresh" content="0; url={page}"></head>
-<body><p><a href="{page}">{title}</a></p></body></html>
-"""
-
 # the list of addresses that derived.figures.show writes into an output
 VEGA_ADDRESSES = re.compile(r'\["https://cdn\.jsdelivr\.net/npm/vega@[^\]]*\]')
 
@@ -79,19 +73,12 @@ def write_vega(outdir):
         target.write_text(f"(() => {{{vl_convert.javascript_bundle()}}})();", encoding="utf-8")
 
 
-def write_index(app, outdir):
-    """Let the site's address open on the book's first page."""
-    page = app.config.root_doc + ".html"
-    (outdir / "index.html").write_text(INDEX.format(page=page, title=app.config.html_title), encoding="utf-8")
-
-
 def finish(app, exception):
     """Lay beside the pages what they load."""
     if exception or app.builder.format != "html":
         return
     outdir = Path(app.outdir)
     copy_mathjax(outdir)
-    write_index(app, outdir)
     if any(VEGA in page.read_text(encoding="utf-8") for page in (outdir / "book").rglob("*.html")):
         write_vega(outdir)
 
