@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_by_a_sentence_even_where_no_tile_is_visite
             tiled_attention(q, keys, vals, mask=np.ones((11, 13), dtype=bool))
         with pytest.raises(DerivedError, match=r"softcap = 0; scores are capped at ± softcap"):
             tiled_attention(q, keys, vals, softcap=0)
-        with pytest.raises(ShapeError, match=r"tiles: B_q = 0 queries and B_t = 64 keys a tile; both must be at least"):
+        with pytest.raises(ShapeError, match=r"tiles: B_q = 0 queries and B_t = 128 keys a tile; both must"):
             tiled_attention(q, keys, vals, B_q=0)
         with pytest.raises(DtypeError, match=r"tiled_attention: B_t is 2\.0; int is expected"):
             tiled_attention(q, keys, vals, B_t=2.0)

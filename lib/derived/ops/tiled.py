@@ -45,8 +45,8 @@ def tiled_attention(
     bias: Float[Array, "..."] | None = None,
     scale: float | int | None = None,
     softcap: float | int | None = None,
-    B_q: int = 64,
-    B_t: int = 64,
+    B_q: int = 128,
+    B_t: int = 128,
 ) -> Float[Array, "*batch n d_v"]:
     """Average the values under softmax(Q Kᵀ / √d_k), tile by tile: `tiled_attention_vjp` without the way back."""
     options = {"causal": causal, "window": window, "mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
@@ -65,8 +65,8 @@ def tiled_attention_vjp(
     bias: Float[Array, "..."] | None = None,
     scale: float | int | None = None,
     softcap: float | int | None = None,
-    B_q: int = 64,
-    B_t: int = 64,
+    B_q: int = 128,
+    B_t: int = 128,
 ):
     """Do what `attention_vjp` does, with all its arguments and edges, holding B_q × B_t scores a head at a time.
 
