@@ -116,6 +116,10 @@ DIFFER = [
     ("four cards", "cards: 3"),
     ("four times", "cards: 4"),
     ("thirty-three", "32"),
+    ("0.7", "0.68"),
+    ("10^4", "18**4"),
+    ("18^4", "10000"),
+    ("of 2018 tokens", "2048"),
 ]
 
 
@@ -133,6 +137,19 @@ def test_a_number_that_no_output_shows_is_refused(prose, output):
 def test_a_table_shows_its_numbers_and_a_drawing_does_not():
     assert not notebook("213.04 GiB", TABLE, mime="text/html").problems()
     assert notebook("213.04 GiB", f"<svg><text>213.04 GiB</text></svg>{TABLE[:7]}</table>", mime="text/html").problems()
+
+
+def test_a_short_number_is_shown_in_its_own_section():
+    def page(*prose):
+        cells = [{"cell_type": "markdown", "source": source, "metadata": {}} for source in prose]
+        out = {"output_type": "stream", "name": "stdout", "text": "64 and 1234"}
+        cells.insert(1, {"cell_type": "code", "source": "", "metadata": {}, "outputs": [out]})
+        return Chapter({"cells": cells, "metadata": {}})
+
+    assert not page("## One\n\nWidth 64.", "and 64 again").problems()
+    assert page("## One", "## Two\n\nWidth 64.").problems()
+    assert not page("## One", "## Two\n\nIn all 1234.").problems()
+    assert not page("## One", "## Takeaways\n\nWidth 64.").problems()
 
 
 def test_a_given_number_needs_no_output_but_must_be_used():

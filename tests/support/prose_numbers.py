@@ -8,10 +8,14 @@ What counts as a number, and as shown, by these rules:
   (H100, fp16, GPT-2), subscripts, the sections "Sources" and "Next".
 - Let pass: years, labels (chapter 3, (5.3), cell 31, row 1), whole numbers below ten without a unit.
   With a unit (4 ×, 5 %, 2 GiB, 3 cards) a number below ten is a result like any other; so is "four times".
-- Shown: an output's number that rounds to it. A decimal of k places must equal an output rounded to k places; a whole
+- Shown: an output's number that rounds to it. A decimal of k places must equal an output rounded to k places (one of a
+  single digit, 0.7, must stand there as it is, unless "about" comes before it); a whole
   number must stand in an output as it is, unless "about", "≈" or the like comes before it; then a decimal that
   rounds to it, or a number that agrees with it in its digits up to the closing zeros (at least two), is enough.
   A power of ten or two stands for its exact value. An explicit sign must be the output's sign.
+- Where: a number of one or two digits without a unit is shown by chance too easily, so an output of its own section
+  (`##`) must show it; sections that look back (takeaways, recall, ledger, belief, exercises) and longer numbers are
+  compared with the whole chapter.
 - Units: a number with a unit needs that unit at the output's number, or else on its line, or else (a table
   whose header names the units) in the same output. GiB is not GB, % is not a fraction, × is not a bare number.
 - Given: notebook metadata `derived: {given: ["200 conversations", "80 GB", 0.7]}`. What only stands in the code is not
@@ -31,6 +35,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.support.text_numbers import Number, claims, numbers, shown
+
+# Sections that look back on the whole chapter.
+SUMMARY = r"(?i)takeaway|recall|stops being true|ledger|belief|exercise"
 
 
 class Problem(NamedTuple):
@@ -62,6 +69,8 @@ def agrees(claim, output):
         digits = len(output.value.as_tuple().digits)
         return digits >= 3 and output.value in _rounded(claim.value, output.places)
     if not claim.whole:
+        if len(claim.value.as_tuple().digits) == 1 and not claim.about:
+            return False  # 0.7 without "about" would be any of 0.65 to 0.75
         return output.places >= claim.places and claim.value in _rounded(output.value, claim.places)
     if not claim.about:
         return False
@@ -101,8 +110,13 @@ class Chapter:
         self.name = name
         cells = [(i, c["cell_type"], "".join(c["source"]), c) for i, c in enumerate(notebook["cells"])]
         self.prose = [(i, source) for i, kind, source, _ in cells if kind == "markdown" and not _is_last(cells, i)]
-        proved = [c for _, kind, _, c in cells if kind == "code" and "nbval-ignore-output" not in _tags(c)]
-        self.shown = [number for cell in proved for number in _of_outputs(cell["outputs"])]
+        self.sections = _sections(cells)
+        self.shown, self.here = [], {}
+        for i, kind, _, cell in cells:
+            if kind == "code" and "nbval-ignore-output" not in _tags(cell):
+                found = _of_outputs(cell["outputs"])
+                self.shown += found
+                self.here.setdefault(self.sections[i][-1], []).extend(found)
         declared = notebook["metadata"].get("derived", {}).get("given", [])
         self.given = [n for item in declared for n in numbers(str(item))]
 
@@ -120,13 +134,33 @@ class Chapter:
 
     def problems_of(self, source, index=0):
         """The same for one text."""
-        found = [(number, explained(number, self.shown, self.given)) for number in claims(source)]
+        touched = self.sections.get(index, [""])
+        near = (
+            self.shown if re.search(SUMMARY, " ".join(touched)) else [n for s in touched for n in self.here.get(s, [])]
+        )
+        found = [(n, explained(n, near if _common(n) else self.shown, self.given)) for n in claims(source)]
         return [Problem(index, number, _context(source, number), reason) for number, reason in found if reason]
 
     def unused(self):
         """The given numbers that the prose does not use."""
         used = {number.value for _, source in self.prose for number in numbers(source)}
         return [number.text for number in self.given if number.value not in used]
+
+
+def _common(number):
+    """Whether so many numbers look like this one that it proves little: fewer than three digits that count, no unit."""
+    return not number.unit and not number.exact and sum(map(str.isdecimal, number.text.lstrip("0."))) < 3
+
+
+def _sections(cells):
+    """Cell to the titles of the sections (## headings) that it touches, the one it ends in last."""
+    found, current = {}, ""
+    for index, kind, source, _ in cells:
+        titles = re.findall(r"(?m)^##\s+(.*)$", source) if kind == "markdown" else []
+        starts = bool(re.match(r"##\s", source))
+        found[index] = ([] if starts else [current]) + titles
+        current = found[index][-1]
+    return found
 
 
 def _is_last(cells, index):
@@ -167,19 +201,19 @@ def _context(source, number):
 
 
 def planted(chapter, rng, count):
-    """`count` seeded pairs of (number, whether its changed digit was caught); each changes one digit of one claim."""
-    sources, everything = dict(chapter.prose), chapter.claims()
-    known = {index: len(chapter.problems_of(source)) for index, source in chapter.prose}
-    for _ in range(count if everything else 0):
-        index, number = everything[rng.integers(len(everything))]
+    """`count` seeded pairs of (what was changed, whether it was caught): one digit of one explained number."""
+    sources = dict(chapter.prose)
+    known = {index: {p.number.start for p in chapter.problems_of(source, index)} for index, source in chapter.prose}
+    sound = [(index, n) for index, n in chapter.claims() if n.start not in known[index] and re.search(r"\d", n.text)]
+    for _ in range(count if sound else 0):
+        index, number = sound[rng.integers(len(sound))]
         places = [number.start + i for i, sign in enumerate(number.text) if sign.isdecimal()]
-        if not places:
-            continue  # a spelled-out number has no digit
         at = places[rng.integers(len(places))]
         leading = at == places[0] and len(places) > 1
         others = [d for d in "0123456789"[leading:] if d != sources[index][at]]
         changed = sources[index][:at] + others[rng.integers(len(others))] + sources[index][at + 1 :]
-        yield number, len(chapter.problems_of(changed)) > known[index]
+        change = f"{number.text} -> {changed[number.start : number.end]}"
+        yield change, len(chapter.problems_of(changed, index)) > len(known[index])
 
 
 def main(paths):

@@ -31,7 +31,7 @@ DIGITS = r"\d{1,3}(?:(?:,|\{,\}|\\,|[\u2009\u202f])\d{3})+(?!\d)|\d+"
 POWER = r"(?:\^\s*\{?\s*[-−+]?\d+\s*\}?|\*\*\s*-?\d+|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)"
 NUMBER = re.compile(
     rf"(?<![\w.])(?:"
-    rf"(?P<base>2|10)\s*(?P<power>{POWER})"
+    rf"(?P<base>2|\d{{2,}})\s*(?P<power>{POWER})"
     rf"|(?P<mantissa>(?:{DIGITS})(?:\.\d+)?|\.\d+)"
     rf"(?:[eE](?P<e>[-−+]?\d+)|\s*(?:×|·|\*)\s*10\s*(?P<ten>{POWER}))?"
     rf"(?:[\s~-]*(?P<scale>thousand|million|billion|trillion)s?\b)?"
@@ -89,6 +89,10 @@ LABEL = (
     r"|column|layer|token|query|key|head|stage|version|takeaway|opset|seed)"
 )
 LABELS = r"(?:chapters|sections|equations|eqs\.|figures|tables|cells|steps|exercises|questions|parts)"
+BEFORE_A_YEAR = r"\b(?:[Ii]n|[Oo]f|[Ss]ince|[Tt]he|[Uu]ntil|[Ff]rom|al\.,?)|[A-Za-z.],|[A-Za-z] ?\("
+COUNTED = (
+    r"(?:token|key|quer|row|score|entr|conversation|column|position|number|value|layer|parameter|step|sample|byte)"
+)
 ONE = r"\(?\d{1,3}(?:\.\d{1,2})?[a-z]?\)?(?![\d.]*\d)"
 
 
@@ -111,7 +115,7 @@ def masked(text):
     text = _blank(text, r"\((?:\d{1,2}|[A-Z])\.\d{1,2}[a-z]?\)")  # (5.3): a result in brackets is better off without
     text = _blank(text, r"(?<![\w.])[A-Za-z_][A-Za-z_]*(?:-?\d[\w.]*)(?:-\w[\w.]*)*", group=0)  # fp16, GPT-2, H100
     text = _blank(text, r"(?<![\w.])[A-Z][A-Za-z]+(?:-[A-Za-z]+)*-\d[\w.]*(?:-\w[\w.]*)*")  # Llama-2-7B
-    return _blank(text, rf"(?<![\w.,$≈~/])(?:19[5-9]\d|20[0-2]\d)(?![\w%]|[.,]\d|[\s~]*(?:{UNIT.pattern}))")
+    return _blank(text, rf"(?:{BEFORE_A_YEAR})\s?((?:19[5-9]\d|20[0-2]\d)(?![\w%×]|[.,]\d|\s*{COUNTED}))", group=1)
 
 
 def _math(text):
