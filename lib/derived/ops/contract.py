@@ -76,7 +76,7 @@ def _shaped_pullback(name, pullback, forward_pairs):
 
 def _one_library(where, pairs):
     """Raise DtypeError if some arrays are numpy's and others torch's; no formula holds across two libraries."""
-    kinds = {}
+    kinds: dict[str, str] = {}
     for name, value, hint in pairs:
         if _array_hint(hint) is not None and hasattr(value, "dtype"):
             kinds.setdefault(type(value).__module__.partition(".")[0], name)
@@ -114,7 +114,7 @@ def _complaint(where, name, value, hint, earlier):
             f"{where}: {name} has dtype {kind}; {wanted.__name__.split('[')[0].lower()} values are expected: "
             f"convert {name} first."
         )
-    sizes = {}
+    sizes: dict[str, tuple] = {}
     for other, array, other_hint in earlier:
         if _array_hint(other_hint) is not None and array is not None:
             for axis, size in _axes(_array_hint(other_hint), array) or []:
