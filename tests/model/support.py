@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from derived.model import leaves, map_arrays
+from derived.model.parameters import MultiHeadParams
 from tests.support.voices import to_numpy
 
 
@@ -58,3 +59,17 @@ def assert_same(mine, theirs, *, rtol=1e-11):
         got, expected = to_numpy(mine[path]), to_numpy(expected)
         scale = np.abs(expected).max(initial=1e-300)
         np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * scale, err_msg=path)
+
+
+STEP = 1e-4
+"""Step of differences through several layers: their fifth derivatives are some 10⁴ times those of one op."""
+
+
+def without_key_biases(params):
+    """The same without any b_K: where nothing turns the keys its gradient is 0, and what is left is rounding."""
+    if isinstance(params, MultiHeadParams):
+        return params._replace(b_K=None)
+    if not isinstance(params, tuple):
+        return params
+    parts = [without_key_biases(part) for part in params]
+    return type(params)(*parts) if hasattr(params, "_fields") else tuple(parts)

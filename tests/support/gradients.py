@@ -12,7 +12,7 @@ TOLERANCE = 1e-8
 """Ten thousand times finer than the planted 0.1 % error, a hundred times coarser than what is measured."""
 
 
-def check_vjp(f_vjp, args, rng, *, directions=3, **options):
+def check_vjp(f_vjp, args, rng, *, directions=3, step=STEP, **options):
     """Compare a pullback with differences of the forward, along random directions of each argument.
 
     ⟨pullback(dy), e⟩ must equal the derivative of ⟨f(x + t e), dy⟩ at t = 0. Only floating arguments are
@@ -36,10 +36,10 @@ def check_vjp(f_vjp, args, rng, *, directions=3, **options):
         for _ in range(directions):
             e = rng.normal(size=args[i].shape)
             moved = [
-                np.sum(f_vjp(*args[:i], args[i] + t * STEP * e, *args[i + 1 :], **options)[0] * dy)
+                np.sum(f_vjp(*args[:i], args[i] + t * step * e, *args[i + 1 :], **options)[0] * dy)
                 for t in (-2, -1, 1, 2)
             ]
-            expected = (moved[0] - 8 * moved[1] + 8 * moved[2] - moved[3]) / (12 * STEP)
+            expected = (moved[0] - 8 * moved[1] + 8 * moved[2] - moved[3]) / (12 * step)
             size = np.linalg.norm(dx) * np.linalg.norm(e) + 1e-300
             error = abs(np.sum(dx * e) - expected) / size
             assert error < TOLERANCE, f"gradient of argument {i} is off by {error:.1e} of its size"
