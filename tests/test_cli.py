@@ -150,6 +150,17 @@ def test_gpus_and_models_are_listed(capsys):
     assert {"llama", "deepseek_v3", "gemma3"} <= set(capsys.readouterr().out.split())
 
 
+def test_flops_says_what_was_promised(config, capsys):
+    found = answered(capsys, ["flops", config, "--context", "2048", "--json", "--gpu", "A100-80GB"])
+    assert found["crossover_tokens"] == 16_512
+    assert found["decode_flops_per_token"] == 2 * (6_738_415_616 - 32_000 * 4096 - 65 * 4096) + 4 * 32 * 2048 * 4096
+    assert found["prefill_flops"] > 2000 * found["decode_flops_per_token"] * 0.9
+    assert found["lower_bounds_seconds"]["each_token_bound_by"] == "bytes/s"
+    assert cli.main(["flops", config, "--context", "2048"]) == 0
+    assert "16,512 tokens" in capsys.readouterr().out
+    refused(capsys, ["flops", config, "--context", "-1"], "context is -1")
+
+
 def cpu_seconds(arguments, environment) -> float:
     """Processor time of the quickest of several runs."""
     took = []

@@ -1,4 +1,4 @@
-"""The command line: `derived size`, `derived gpus`, `derived models`.
+"""The command line: `derived size`, `derived flops`, `derived gpus`, `derived models`.
 
 Each command is a pair of functions: one adds its arguments, one runs it and returns the exit code. 0: answered;
 1: answered, and nothing fits; 2: bad input, one sentence on stderr. Imports wait until a command needs them.
@@ -100,6 +100,31 @@ def show_json(found: dict) -> None:
     print(json.dumps(found, indent=1, ensure_ascii=False))
 
 
+def add_flops(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `derived flops`."""
+    add = parser.add_argument
+    add("config", metavar="CONFIG", help="path of a config.json, its folder, or a hub id (owner/name)")
+    add("--context", type=int, required=True, metavar="N", help="tokens of the prompt, and keys that a step reads")
+    add("--gpu", metavar="NAME", help="a card of `derived gpus`: adds lower bounds on time")
+    add("--json", action="store_true", help="the same, for programs")
+
+
+def run_flops(args: argparse.Namespace) -> int:
+    """What a prompt, a decode step and training cost, and where attention takes over."""
+    from derived.cost import hardware, report
+    from derived.cost.spec import read_config
+    from derived.cost.work import lower_bounds, work
+
+    model = read_config(args.config)
+    done = work(model, args.context)
+    times = lower_bounds(model, hardware.card(args.gpu), args.context) if args.gpu else None
+    if args.json:
+        show_json({"model": model.name, **done._asdict(), "lower_bounds_seconds": times and times._asdict()})
+    else:
+        print(report.flops_table(model, done, times, args.gpu))
+    return 0
+
+
 def add_gpus(parser: argparse.ArgumentParser) -> None:
     """Arguments of `derived gpus`."""
     parser.add_argument("--json", action="store_true", help="the same, for programs")
@@ -137,6 +162,7 @@ def run_models(args: argparse.Namespace) -> int:
 
 COMMANDS = {
     "size": (add_size, run_size),
+    "flops": (add_flops, run_flops),
     "gpus": (add_gpus, run_gpus),
     "models": (add_models, run_models),
 }

@@ -221,3 +221,27 @@ def price_lines(costs: dict, order: Order) -> list[str]:
         row("one card fewer", f"{costs['per_hour_one_fewer']:g} an hour, and {refused:,} conversations refused"),
         row("one card more", f"{costs['per_hour_one_more']:g} an hour, for nothing asked for"),
     ]
+
+
+def flops_table(model, done, times, gpu: str | None) -> str:
+    """FLOPs of a model for people."""
+    n = done.context
+    crossing = "never: windows keep it below" if done.crossover_tokens is None else f"{done.crossover_tokens:,g} tokens"
+    if isinstance(done.crossover_tokens, int):
+        crossing = f"{done.crossover_tokens:,} tokens"
+    lines = [
+        f"{model.name} ({model.model_type}, {model.L} layers), products of matrices, 2 FLOPs a MAC",
+        row(f"prefill of {n:,}", f"{done.prefill_flops:,} FLOPs, the head at every position"),
+        row("", f"{done.prefill_flops_one_logit:,} FLOPs, the head at the last"),
+        row(f"decode a token at {n:,}", f"{done.decode_flops_per_token:,} FLOPs"),
+        row(f"training a token of {n:,}", f"{done.training_flops_per_token:,} FLOPs"),
+        row("scores cost the FFN at", crossing),
+    ]
+    if times:
+        lines += [
+            row(
+                f"first token on a {gpu}", f"at least {1000 * times.first_token:.3g} ms ({times.first_token_bound_by})"
+            ),
+            row("each token, alone", f"at least {1000 * times.each_token:.3g} ms ({times.each_token_bound_by})"),
+        ]
+    return "\n".join(lines)

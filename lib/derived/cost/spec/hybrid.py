@@ -55,7 +55,8 @@ def gated_delta(ffn):
         for i, kind in enumerate(kinds(f, "layer_types", {"attention", "state"}, default)):
             tensors, caches, scores = full if kind == "attention" else (*recurrent, ())
             name = "full attention" if kind == "attention" else "gated linear attention"
-            layers.append(Layer(name, (*tensors, *ffn(f, i, False), *parts.norm(f.width, 2)), caches, scores))
+            walked = 0 if kind == "attention" else 3 * caches[0].heads * caches[0].width_k
+            layers.append(Layer(name, (*tensors, *ffn(f, i, False), *parts.norm(f.width, 2)), caches, scores, walked))
         tied = f.flag("tie_word_embeddings", False)
         first, last = ends(f, tied)
         if "partial_rotary_factor" not in f.raw:
@@ -95,7 +96,8 @@ def granite_hybrid(f: Fields) -> Model:
     for kind in kinds(f, "layer_types", {"attention", "state"}, None):
         tensors, caches, scores = full if kind == "attention" else (*recurrent, ())
         name = "full attention" if kind == "attention" else "state space"
-        layers.append(Layer(name, (*tensors, *ffn, *parts.norm(d, 2)), caches, scores))
+        walked = 0 if kind == "attention" else 2 * caches[0].heads * caches[0].width_k
+        layers.append(Layer(name, (*tensors, *ffn, *parts.norm(d, 2)), caches, scores, walked))
     tied = f.flag("tie_word_embeddings", False)
     first, last = ends(f, tied)
     rope = rope_rows(f, f.head_width()) if f.word("position_embedding_type", "") == "rope" else ()
@@ -129,7 +131,8 @@ def nemotron_h(f: Fields) -> Model:
             tensors, caches, scores = (*recurrent, ())
         else:
             tensors, caches, scores = routed(f) if kind == "experts" else network(f, biased), (), ()
-        layers.append(Layer(kind, (*tensors, *parts.norm(d)), caches, scores))
+        walked = 2 * caches[0].heads * caches[0].width_k if kind == "state" else 0
+        layers.append(Layer(kind, (*tensors, *parts.norm(d)), caches, scores, walked))
     tied = f.flag("tie_word_embeddings", False)
     first, last = ends(f, tied)
     return model_of(f, first=first, layers=tuple(layers), last=last, tied=tied, h=f.heads)

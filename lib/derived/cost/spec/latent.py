@@ -18,7 +18,10 @@ def latent_decoder(router_bias: bool):
             f.size("q_lora_rank")  # null says "not factored"; absent says nothing
         attention = parts.latent_attention(d, h, q_rank, rank, d_nope, d_rope, d_v, f.flag("attention_bias", False))
         norms = parts.norm(d, 2)
-        caches, scores = (Cache("latent", 1, rank, d_rope, name="latent rows"),), (Scores(h, d_k, d_v),)
+        caches, scores = (
+            (Cache("latent", 1, rank, d_rope, name="latent rows"),),
+            (Scores(h, d_k, d_v, cached=2 * rank + d_rope),),
+        )
 
         def layer(i: int) -> Layer:
             ffn = mixers.routed_after_first(f, i, router_bias)

@@ -63,21 +63,30 @@ class Cache(Record):
 
 
 class Scores(Record):
-    """The attention that a layer computes, for its FLOPs: h query heads of widths d_k and d_v."""
+    """The attention that a layer computes, for its FLOPs: h query heads of widths d_k and d_v.
+
+    `cached`: the two widths together where a decode step works on cached rows of another width (latent attention,
+    whose up-projections are then applied to queries and outputs, at the same cost).
+    """
 
     h: int
     d_k: int
     d_v: int
     window: int | None = None
+    cached: int | None = None
 
 
 class Layer(Record):
-    """One layer: its tensors, its caches, its scores. Equal layers are equal tuples."""
+    """One layer: its tensors, its caches, its scores. Equal layers are equal tuples.
+
+    `recurrence`: MACs of a recurrent mixer for one token beside its matrices, in the form that walks token by token.
+    """
 
     name: str
     tensors: tuple[Tensor, ...]
     caches: tuple[Cache, ...] = ()
     scores: tuple[Scores, ...] = ()
+    recurrence: int = 0
 
 
 class Model(Record):
@@ -136,13 +145,12 @@ class Model(Record):
     def active_without_embedding(self) -> int:
         """Active parameters without the input embedding: what decode multiplies by. A tied head stays in."""
         looked_up = sum(tensor.parameters for tensor in self.first if tensor.kind in (EMBEDDING, POSITIONS))
-        head = self.d_head_parameters if self.tied else 0
-        return self.active_parameters - looked_up + head
+        return self.active_parameters - looked_up + self.tied_head_parameters
 
     @property
-    def d_head_parameters(self) -> int:
-        """Parameters of the embedding, which a tied head shares."""
-        return sum(tensor.parameters for tensor in self.first if tensor.kind == EMBEDDING)
+    def tied_head_parameters(self) -> int:
+        """Parameters of the embedding where it is the head again; 0 where the head has its own."""
+        return sum(tensor.parameters for tensor in self.first if tensor.kind == EMBEDDING) if self.tied else 0
 
     def by_class(self) -> dict[str, int]:
         """Parameters of each tensor class, in the order met; they sum to `served_parameters`."""

@@ -27,7 +27,7 @@ def outline(
     caches, scores = (Cache("heads", h_kv, d_k, d_k),), (Scores(h, d_k, d_k),)
 
     def layer(size: int) -> Layer:
-        heads = Tensor("all of the layer", FFN, (size,), 0, size, "pad")
+        heads = Tensor("all of the layer", FFN, (1, size), 1, size, "pad")
         marker = Tensor("heads", FFN, (h, 0), 0, h)  # no numbers, but ranks must divide the heads
         keys = Tensor("key heads", FFN, (h_kv, 0), 0, h_kv, "repeat")
         return Layer("full attention", (heads, marker, keys), caches, scores)
