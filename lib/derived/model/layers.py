@@ -27,7 +27,7 @@ def layer_vjp(op_vjp: Callable, params: tuple, x: Array, **options: Any) -> tupl
     return y, pullback
 
 
-def in_place_of(params: tuple, gradients: list) -> Any:
+def in_place_of(params: Any, gradients: list) -> Any:
     """The gradients of those parameters that are there, in order, as the same named tuple; None for None."""
     rest = iter(gradients)
     return type(params)(*(None if array is None else next(rest) for array in params))
