@@ -68,14 +68,14 @@ def attention_vjp(
     Shapes: q (*batch, n, d_k), k (*kv_batch, m, d_k), v (*kv_batch, m, d_v) -> o (*batch, n, d_v);
     pullback: do (*batch, n, d_v) -> dq, dk, dv, shaped like q, k, v.
     kv_batch equals batch, or differs in its last axis: h query heads share h_kv key heads, h / h_kv
-    consecutive ones each. mask (True = may read) and bias (added to S′) broadcast to (*batch, n, m).
-    softcap c turns S′ into c · tanh(S′ / c) before the bias.
+    consecutive ones each. mask (True = may read) and bias (added to S′) broadcast to (*batch, n, m) and get
+    no gradient. A softcap turns S′ into softcap · tanh(S′ / softcap) before the bias.
 
     Causal is aligned to the last key: query i reads key j if j ≤ i + m − n; `ops.masks` draws it. A query
     that may read nothing gives zeros and passes zero gradients. A nan or inf in key or value j changes no
     query that may not read j. Half precisions are computed in float32. Memory: n · m numbers a head.
 
-    Raises ShapeError if sizes disagree, DtypeError if a mask is not boolean.
+    Raises ShapeError if sizes disagree, DtypeError if a mask is not boolean, DerivedError if softcap is not above 0.
 
     Source: Vaswani et al. 2017, equation 1; chapter 5, (5.1) to (5.4), backward (5.5) to (5.11).
     """
