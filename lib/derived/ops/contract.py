@@ -92,9 +92,19 @@ def _check(where, pairs, known):
     """Raise on the first (name, value, annotation) that does not fit the axis sizes bound so far."""
     earlier = list(known)
     for name, value, hint in pairs:
-        if hint is not inspect.Parameter.empty and not is_bearable(value, hint):
+        if hint is not inspect.Parameter.empty and not _fits(value, hint):
             raise _complaint(where, name, value, hint, earlier)
         earlier.append((name, value, hint))
+
+
+def _fits(value, hint) -> bool:
+    """Whether a value is what a hint says; an array's own class is asked directly.
+
+    A pullback's annotation is a new class at every call of the forward, and beartype would compile a check for each.
+    """
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return isinstance(value, hint)
+    return is_bearable(value, hint)
 
 
 def _complaint(where, name, value, hint, earlier):
