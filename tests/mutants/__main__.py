@@ -1,0 +1,28 @@
+"""`python -m tests.mutants [words]`: plants every error (or those whose row holds the words), prints who caught it."""
+
+import os
+import sys
+import time
+
+from tests.mutants.run import judged, unmutated
+from tests.mutants.table import TABLE
+
+
+def main(words: list[str]) -> int:
+    """Print the table; 1 if an error was missed or a named test does not pass on the package as it is."""
+    table = [row for row in TABLE if all(word in f"{row.what} {row.file} {row.test}" for word in words)]
+    started = time.perf_counter()
+    wrong = unmutated(sorted({row.test for row in table}))
+    for test, why in wrong.items():
+        print(f"FAILS UNMUTATED  {test}: {why}")
+    caught = 0
+    for row, verdict in judged(table, workers=os.cpu_count() or 1):
+        caught += verdict.caught
+        mark = "caught" if verdict.caught else "MISSED"
+        print(f"{mark}  {row.file:<22} {row.what:<50} {row.test.removeprefix('tests/')}: {verdict.why}", flush=True)
+    print(f"{caught} of {len(table)} planted errors caught, {time.perf_counter() - started:.0f} s")
+    return int(caught < len(table) or bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
