@@ -75,6 +75,7 @@ def test_layers_that_differ_give_the_mean_over_the_context(tmp_path, capsys):
 def test_a_price_says_what_one_more_and_one_fewer_cost(config, capsys):
     costs = answered(capsys, size(config, "--json", "--price", "2.5"))["price"]
     assert (costs["per_hour_one_fewer"], costs["per_hour"], costs["per_hour_one_more"]) == (7.5, 10, 12.5)
+    assert costs["conversations_one_more"] > 262
     assert costs["conversations_refused_one_fewer"] == 200 - costs["conversations_one_fewer"] > 0
 
 

@@ -137,13 +137,13 @@ def run_gpus(args: argparse.Namespace) -> int:
     if args.json:
         show_json({name: card._asdict() | {"flops": dict(card.flops)} for name, card in CARDS.items()})
         return 0
-    print(f"{'card':<12}{'sold, GB':>9}{'visible, GiB':>14}{'GB/s':>7}{'fp16 TFLOP/s':>14}  source of what is visible")
+    print(f"{'card':<12}{'sold, GB':>9}{'visible, GiB':>14}{'GB/s':>7}{'fp16 TFLOP/s':>14}  sources")
     for card in CARDS.values():
         seen = f"{card.visible_bytes / 2**30:.2f}"
         rate = f"{card.peak('fp16') / 10**12:g}"
         print(
             f"{card.name:<12}{card.sold_bytes / 10**9:>9g}{seen:>14}{card.bytes_per_s / 10**9:>7g}{rate:>14}  "
-            f"{card.visible_source}; seen: {card.visible_band}"
+            f"{card.visible_source}; seen: {card.visible_band}; rates: {card.rates_source}"
         )
     return 0
 

@@ -92,6 +92,7 @@ def test_a_file_and_its_folder_and_a_wrapper_are_read(tmp_path):
     plain = read_config(dict(GEMMA))
     for source in (tmp_path, tmp_path / "config.json", str(tmp_path / "config.json")):
         found = read_config(source)
+        assert "the text model inside gemma3 alone" in found.notes[0]
         assert found.layers == plain.layers and found.dtype == "fp16" and found.parameters == plain.parameters
 
 

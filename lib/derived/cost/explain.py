@@ -83,7 +83,9 @@ def replica(order: Order, ranks: Ranks, t: int, p: int, asked: int, count: int) 
         stage = stages[same[0]]
         layers = stage.stop - stage.start
         called = f"{name}, {layers} layers" if p > 1 else f"{layers} layers"
-        parts.append(total(called, rank(order, ranks, stage, t, p, same[0], asked, cards), f"on {cards} cards"))
+        parts.append(
+            total(called, rank(order, ranks, stage, t, p, same[0], asked, cards), f"on {cards} card{'s' * (cards > 1)}")
+        )
     name = f"{count} × {replica_name(t, p, order.model.L)}, {asked:,} conversations each"
     return total(name, parts)
 

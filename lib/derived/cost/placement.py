@@ -6,7 +6,8 @@ A replica carries all weights and is t tensor-parallel ranks × p pipeline stage
     conversations = ⌊pool / cache bytes of one conversation, in whole blocks⌋,
 
 and the least over its stages binds the replica. The share is of the card's total memory (vLLM's rule). The bound that
-divides all bytes by the card is below every placement: weights once and no remainder wasted.
+divides all bytes by the card is below every placement: weights once and no remainder wasted. Room alone decides, not
+speed: the placements that hold enough with less room are listed too, since a tensor-parallel one answers sooner.
 
 Chapter 13.
 """
@@ -47,7 +48,7 @@ class Flips(Record):
     """Where the count of cards changes; None where it does not within sense.
 
     With the cards booked: the least share (four decimals, rounded up), the longest context, the most conversations
-    that fit. With one card fewer: the same three, with which it would have done.
+    that fit. With one card fewer: the same three, with which it would have done. And what one card more would hold.
     """
 
     share: float | None
@@ -56,6 +57,7 @@ class Flips(Record):
     share_one_fewer: float | None
     context_one_fewer: int | None
     conversations_one_fewer: int
+    conversations_one_more: int
 
 
 class Order(Record):
@@ -317,7 +319,7 @@ class Search:
         return Flips(
             least_share(gpus), most_context(gpus), self.best(gpus),
             least_share(fewer) if fewer else None, most_context(fewer) if fewer else None,
-            self.best(fewer) if fewer else 0,
+            self.best(fewer) if fewer else 0, self.best(gpus + 1),
         )  # fmt: skip
 
 

@@ -107,6 +107,7 @@ def prices(order: Order, price: float) -> dict:
         "conversations_one_fewer": fewer,
         "conversations_refused_one_fewer": None if fewer is None else order.conversations - fewer,
         "per_hour_one_more": round((order.gpus + 1) * price, 4),
+        "conversations_one_more": order.flips.conversations_one_more if order.flips else None,
     }
 
 
@@ -219,7 +220,7 @@ def price_lines(costs: dict, order: Order) -> list[str]:
     return [
         row("cost", f"{costs['per_hour']:g} an hour"),
         row("one card fewer", f"{costs['per_hour_one_fewer']:g} an hour, and {refused:,} conversations refused"),
-        row("one card more", f"{costs['per_hour_one_more']:g} an hour, for nothing asked for"),
+        row("one card more", f"{costs['per_hour_one_more']:g} an hour, room for {costs['conversations_one_more']:,}"),
     ]
 
 

@@ -48,7 +48,12 @@ def read_config(source, name: str = "") -> Model:
     Chapter 13.
     """
     raw = source if isinstance(source, dict) else parsed(source)
-    f = Fields(*text_model(raw))
+    fields, kind = text_model(raw)
+    f = Fields(fields, kind)
+    if fields is not raw:
+        f.notes.append(
+            f"the text model inside {raw['model_type']} alone: what else its checkpoint holds is not counted"
+        )
     dtype, weights, group = precisions(f)
     model = special(f) if f.model_type in READERS else decoder(f, DECODERS[f.model_type])
     called = name or (model.name if isinstance(source, dict) else str(source))
