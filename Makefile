@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 PORT ?= 8000
 SITE := _build/html
+PAGES := tests/test_notebooks.py tests/test_numbers.py
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export DERIVED_STARTED := $(or $(DERIVED_STARTED),$(shell date +%s))
@@ -54,12 +55,14 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	DERIVED_SUITE="unit 12" $(BIN)/pytest tests --ignore=tests/site -n $(WORKERS)
+	DERIVED_SUITE="unit 12" $(BIN)/pytest tests $(addprefix --ignore=,tests/site $(PAGES)) -n $(WORKERS)
 
+# one worker: kernels that start together race for ports
 notebooks: $(READY)
-	DERIVED_SUITE="notebooks 12" $(BIN)/pytest --nbval tests/test_notebooks.py book
+	DERIVED_SUITE="notebooks 12" $(BIN)/pytest --nbval $(PAGES) book
 
-site: book
+# builds the site strictly for itself
+site: $(READY)
 	DERIVED_SUITE="site 6" $(BIN)/pytest tests/site
 
 mutants: $(READY)

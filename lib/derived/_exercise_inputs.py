@@ -57,7 +57,7 @@ class Case(NamedTuple):
     """One set of inputs, with the words that describe it."""
 
     words: str
-    arguments: dict[str, Any]
+    arguments: dict[Any, Any]  # by name, or by position where no name is known
     options: Mapping[str, Any] = MappingProxyType({})  # for functions that take them; others skip the case
     fixed: Mapping[str, Any] = MappingProxyType({})  # what the book's function must be told; yours if it takes it
 
@@ -70,7 +70,7 @@ def names() -> list[str]:
 
 
 def _public(package) -> dict[str, Callable]:
-    found = {}
+    found: dict[str, Callable] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.rpartition(".")[2].startswith("_"):
             here = vars(importlib.import_module(module.name))
