@@ -68,6 +68,15 @@ def test_tensor_parallel_by_three_is_refused_with_its_reason():
     assert three.reason == "3 ranks do not divide the 32 query heads"
 
 
+def test_a_rejection_says_what_binds():
+    said = {placed.name: placed.reason for placed in story().rejected}
+    assert said["tensor 2 + single"] == "holds 175 of 200 conversations: tensor 2 121, single 54"
+    assert said["pipeline 11/11/10"] == (
+        "holds 181 of 200 conversations; stage 1 of 3, 11 layers, has the least room"  # the embedding is on it
+    )
+    assert said["3 × single"] == "holds 162 of 200 conversations"
+
+
 def test_every_placement_of_three_cards_is_listed_once():
     three = [placed for placed in story().rejected if placed.gpus == 3]
     assert len({placed.name for placed in three}) == len(three) == 5

@@ -233,14 +233,17 @@ class Search:
 
     def gpus_in_band(self, wanted: int, max_gpus: int) -> tuple[int | None, int | None]:
         """Cards with the calibrated terms at the low and at the high end of their bands."""
-        ends = (self.calibration.at(end) for end in ("low", "high"))
-        return tuple(self.fewest_count(wanted, max_gpus, calibration=end) for end in ends)
+        low, high = (
+            self.fewest_count(wanted, max_gpus, calibration=self.calibration.at(end)) for end in ("low", "high")
+        )
+        return low, high
 
     def fewest(self, conversations: int, max_gpus: int):
         """(cards, the placement chosen, runners-up, rejected); cards None where max_gpus do not do."""
         gpus = self.fewest_count(conversations, max_gpus)
         upto = max_gpus if gpus is None else gpus
-        rejected, fitting = [], []
+        rejected: list[Placed] = []
+        fitting: list[Placed] = []
         counts = list(range(1, min(upto, ENUMERATED) + 1)) if upto <= ENUMERATED else [upto - 1, upto]
         for n in counts:
             found = (
@@ -294,10 +297,29 @@ class Search:
     def placed(self, split: tuple[Kind, ...], wanted: int) -> Placed:
         """A split with its total, and the sentence why that is too little."""
         total = sum(kind.held for kind in split)
-        reason = "" if total >= wanted else f"holds {total:,} of {wanted:,} conversations"
+        reason = "" if total >= wanted else f"holds {total:,} of {wanted:,} conversations{self.because(split)}"
         shapes = tuple((kind.t, kind.p) for kind in split)
         cards = sum(kind.cards for kind in split)
         return Placed(cards, name_of(shapes, self.model.L), shapes, tuple(kind.held for kind in split), total, reason)
+
+    def because(self, split: tuple[Kind, ...]) -> str:
+        """What each replica adds, or which stage binds a pipeline."""
+        kinds = list(dict.fromkeys(split))
+        if len(kinds) > 1:
+            return ": " + ", ".join(f"{replica_name(k.t, k.p, self.model.L)} {k.held:,}" for k in kinds)
+        t, p, _ = kinds[0]
+        return f"; {self.fullest(t, p)} has the least room" if p > 1 else ""
+
+    def fullest(self, t: int, p: int) -> str:
+        """The stage of a pipeline that holds the fewest conversations."""
+
+        def room(stage) -> float:
+            cost = self.ranks.stage_conversation(stage, t, self.context)
+            return (self.usable - stage.fixed) / cost if cost else float("inf")
+
+        stages = self.ranks.stages(t, p)
+        index = min(range(p), key=lambda i: room(stages[i]))
+        return f"stage {index + 1} of {p}, {stages[index].stop - stages[index].start} layers,"
 
     def flips(self, wanted: int, gpus: int) -> Flips:
         """Where the count of cards changes, by bisection: what fits is monotone in share and in context."""
