@@ -15,6 +15,17 @@ from derived.ops.norm import layer_norm_vjp
 
 
 @shaped
+def post_norm_cross_block(
+    params: CrossBlockParams,
+    x: Float[Array, "*batch n d_model"],
+    memory: Float[Array, "*batch m d_memory"],
+    **options: Any,
+) -> Float[Array, "*batch n d_model"]:
+    """The decoder's block of 2017: `post_norm_cross_block_vjp`, its options and all, without the way back."""
+    return post_norm_cross_block_vjp(params, x, memory, **options)[0]
+
+
+@shaped
 def post_norm_cross_block_vjp(
     params: CrossBlockParams,
     x: Float[Array, "*batch n d_model"],
@@ -56,6 +67,17 @@ def post_norm_cross_block_vjp(
         return dparams, dsum_1 + da, dmemory
 
     return y, pullback
+
+
+@shaped
+def pre_norm_cross_block(
+    params: CrossBlockParams,
+    x: Float[Array, "*batch n d_model"],
+    memory: Float[Array, "*batch m d_memory"],
+    **options: Any,
+) -> Float[Array, "*batch n d_model"]:
+    """The decoder's block with norms in front: `pre_norm_cross_block_vjp` without the way back."""
+    return pre_norm_cross_block_vjp(params, x, memory, **options)[0]
 
 
 @shaped

@@ -19,6 +19,14 @@ from derived.ops.linear import linear_vjp
 
 
 @shaped
+def encoder(
+    params: StackParams, x: Float[Array, "*batch m d_model"], **options: Any
+) -> Float[Array, "*batch m d_model"]:
+    """Blocks whose tokens all read one another: `encoder_vjp`, its options and all, without the way back."""
+    return encoder_vjp(params, x, **options)[0]
+
+
+@shaped
 def encoder_vjp(
     params: StackParams,
     x: Float[Array, "*batch m d_model"],
@@ -41,6 +49,14 @@ def encoder_vjp(
         return stack_pullback(dy)
 
     return y, pullback
+
+
+@shaped
+def decoder(
+    params: StackParams, x: Float[Array, "*batch n d_model"], memory: Float[Array, "*batch m d_memory"], **options: Any
+) -> Float[Array, "*batch n d_model"]:
+    """Blocks that read what came before and a memory: `decoder_vjp`, its options and all, without the way back."""
+    return decoder_vjp(params, x, memory, **options)[0]
 
 
 @shaped
@@ -68,6 +84,17 @@ def decoder_vjp(
         return stack_pullback(dy)
 
     return y, pullback
+
+
+@shaped
+def encoder_decoder(
+    params: EncoderDecoderParams,
+    source: Float[Array, "*batch m d_model"],
+    target: Float[Array, "*batch n d_model"],
+    **options: Any,
+) -> Float[Array, "*batch n d_model"]:
+    """The transformer of 2017 between its embeddings: `encoder_decoder_vjp` without the way back."""
+    return encoder_decoder_vjp(params, source, target, **options)[0]
 
 
 @shaped
