@@ -72,7 +72,8 @@ def _renamed(spec: dict) -> dict:
     for kind in ("param", "view"):
         found = dict.fromkeys(re.findall(rf"\b{kind}_\d+\b", text))
         names = {old: f"{kind}_{i}" for i, old in enumerate(found, start=1)}
-        text = re.sub(rf"\b{kind}_\d+\b", lambda old, names=names: names[old.group()], text)
+        parts = re.split(rf"\b({kind}_\d+)\b", text)
+        text = "".join(names.get(part, part) for part in parts)
     return json.loads(text)
 
 
@@ -98,8 +99,8 @@ def drawn_still(spec: dict, alt: str) -> str:
         return f"<p>{escape(alt)}</p>"
     fixed = {**spec, "width": STILL_WIDTH} if spec.get("width") == "container" else spec
     svg = vl_convert.vegalite_to_svg(fixed, vl_version=_nearest(spec["$schema"], vl_convert.get_vegalite_versions()))
-    width, height = (float(x) for x in re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups())
-    return image(svg, alt, width, height)
+    [(width, height)] = re.findall(r'^<svg\b[^>]*?width="([\d.]+)" height="([\d.]+)"', svg)
+    return image(svg, alt, float(width), float(height))
 
 
 def _nearest(schema: str, versions: list[str]) -> str:

@@ -58,7 +58,7 @@ def opt(f: Fields) -> Model:
     narrow = f.size("word_embed_proj_dim", default=d)
     tied = f.flag("tie_word_embeddings", True)
     first = [parts.embedding(f.size("vocab_size"), narrow), parts.positions(f.size("max_position_embeddings") + 2, d)]
-    last = []
+    last: list[Tensor] = []
     if f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm", False):
         last += parts.norm(d, bias=affine, weight=affine, name="final norm")
     if narrow != d:
