@@ -151,6 +151,16 @@ def test_moving_all_positions_changes_nothing(seed, shift):
     np.testing.assert_allclose(moved, y, atol=1e-10)
 
 
+def test_every_sequence_may_stand_at_its_own_positions(rng):
+    params, x = case(rng, d_memory=11), rng.normal(size=(2, 7, 11))
+    positions = np.array([POSITIONS, POSITIONS[::-1]])
+    cos, sin = rotary_tables(positions, 4)
+    y = multi_head_attention(params, x, h=6, rotary=Rotary(cos[:, None], sin[:, None], interleaved=True))
+    for b in range(2):
+        alone = loops.multi_head(params, x[b], x[b], h=6, positions=positions[b], interleaved=True)
+        np.testing.assert_allclose(y[b], alone, atol=1e-12)
+
+
 def test_batch_axes_are_independent_and_any_number(rng):
     params, x = case(rng, d_memory=11), rng.normal(size=(2, 3, 5, 11))
     y, pullback = multi_head_attention_vjp(params, x, h=6, causal=True)

@@ -97,7 +97,7 @@ def pre_norm_block_vjp(
     Arguments and errors are those of `post_norm_block_vjp`. The gradient of y reaches x unchanged, plus what the
     sub-layers add; a stack of such blocks needs one more norm at its end.
 
-    Source: Xiong et al. 2020, section 3.2; chapters 7 and 9.
+    Source: Xiong et al. 2020, table 1; chapters 7 and 9.
     """
     x_hat, norm_1_pullback = layer_vjp(norm_vjp, params.norm_1, x)
     a, attention_pullback = multi_head_attention_vjp(params.attention, x_hat, h=h, **reading)

@@ -99,7 +99,7 @@ def pre_norm_cross_block_vjp(
     Shapes: x (*batch, n, d_model), memory (*batch, m, d_memory) -> y (*batch, n, d_model); pullback:
     dy (*batch, n, d_model) -> (dparams, dx, dmemory). Arguments and errors are those of `post_norm_cross_block_vjp`.
 
-    Source: Xiong et al. 2020, section 3.2; chapter 9.
+    Source: Xiong et al. 2020, table 1; chapter 9.
     """
     x_hat, norm_1_pullback = layer_vjp(norm_vjp, params.norm_1, x)
     a, attention_pullback = multi_head_attention_vjp(params.attention, x_hat, h=h, **reading)

@@ -141,7 +141,7 @@ def initial_decoder_only(
     tied: bool = True,
     **options,
 ) -> DecoderOnlyParams:
-    """A language model: embedding and learned positions (n_max of them, or none) with deviation 0.02, as in GPT-2.
+    """A language model: embedding and learned positions (n_max of them, or none) with deviation 0.02, as in GPT.
 
     Source: Radford et al. 2018, section 4.1 (0.02).
     """

@@ -118,7 +118,7 @@ def silu_vjp(x: Float[Array, "*batch"], *, beta: float | int = 1):
     Shapes: x (*batch) -> y (*batch); pullback: dy (*batch) -> dx (*batch). Half precisions are computed in float32.
     At −∞ the form gives nan (−∞ · 0), as torch does.
 
-    Source: Hendrycks and Gimpel 2016, section 2; Ramachandran et al. 2017, section 2 (β); chapter 8.
+    Source: Hendrycks and Gimpel 2016, section 2; Ramachandran et al. 2017 (β); chapter 8.
     """
     xp, wide = array_namespace(x), widen(x)
     z = beta * wide

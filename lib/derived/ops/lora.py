@@ -69,7 +69,7 @@ def merge_lora(
 
     Shapes: W (d_in, d_out), D (d_in, r), U (r, d_out) -> (d_in, d_out), in the dtype of W.
     Exact in real arithmetic. Rounded to the dtype of W it loses what lies below half a step of W: in
-    bfloat16 an entry of the update smaller than 2⁻⁹ of W's entry can vanish altogether.
+    bfloat16 an entry of the update below 2⁻⁹ of W's entry vanishes altogether.
     Raises ShapeError if sizes disagree or r = 0.
 
     Source: Hu et al. 2021, section 4.1; chapter 16.
