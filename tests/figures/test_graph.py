@@ -8,6 +8,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.text import Text
 
 from derived.errors import ShapeError
 from derived.figures import graph
@@ -81,6 +82,15 @@ def test_the_layout_check_sees_boxes_that_are_too_narrow(monkeypatch):
     monkeypatch.setattr(graph, "CHARACTER", graph.CHARACTER * 0.7)
     over, outside = crowded(graph.attention_graph(Q, K, V, DO, "A title that states the claim"))
     assert over and outside
+
+
+def test_a_long_title_widens_the_figure():
+    fig = graph.attention_graph(Q, K, V, DO, "A title that goes on and on " * 4)
+    renderer = FigureCanvasAgg(fig).get_renderer()
+    title = next(t for t in fig.findobj(Text) if t.get_text().startswith("A title")).get_window_extent(renderer)
+    boxes = [p.get_window_extent(renderer) for p in fig.axes[0].patches if isinstance(p, FancyBboxPatch)]
+    assert title.x1 > max(box.x1 for box in boxes)  # else nothing is tested
+    assert fig.bbox.x0 <= title.x0 and title.x1 <= fig.bbox.x1
 
 
 def test_boxes_do_not_touch(drawn):

@@ -13,6 +13,7 @@ from derived.ops.attention import attention_trace
 # All lengths are inches; the axes of the drawing are scaled so that one unit is one inch.
 NUMBERS = FontProperties(family="DejaVu Sans Mono", size=8.5)
 FORMULAS = FontProperties(family="DejaVu Sans", size=9)
+HEADING = FontProperties(family="DejaVu Sans", size=11.5, weight="bold")
 CHARACTER = 0.602 * NUMBERS.get_size() / 72  # what the font moves on by
 LINE, PAD, GUTTER, GAP, LEVEL, LANE, TITLE = 0.18, 0.09, 0.2, 0.2, 0.34, 0.06, 0.3
 LARGEST = 4  # rows and columns of a matrix that stay legible
@@ -83,11 +84,12 @@ def draw_graph(nodes: dict[str, Node], edges: list[tuple[str, str]], title: str)
     boxes = {name: _box(node) for name, node in nodes.items()}
     left, bottom = min(b[0] for b in boxes.values()) - PAD, min(b[1] for b in boxes.values()) - PAD
     right, top = max(b[2] for b in boxes.values()) + PAD, max(b[3] for b in boxes.values()) + 2 * PAD
+    right = max(right, left + _width(title, HEADING) + PAD)
     width, height = right - left, top - bottom + TITLE
     fig, ax = canvas(width=width, height=height)
     fig.set_layout_engine("none")  # it would shrink the axes and let the texts outgrow their boxes
     ax.set(xlim=(left, right), ylim=(bottom, top), position=(0, 0, 1, 1 - TITLE / height))
-    ax.set_title(title, loc="left", fontweight="bold", fontsize=11.5, color=INK)
+    ax.set_title(title, loc="left", font=HEADING, color=INK)
     ax.axis("off")
     for name, node in nodes.items():
         _draw_node(ax, node, boxes[name])
@@ -112,13 +114,13 @@ def written(matrix) -> list[str]:
 
 def _column_widths(node):
     return [
-        max(_width(formula), CHARACTER * max(len(line) for line in written(matrix)))
+        max(_width(formula, FORMULAS), CHARACTER * max(len(line) for line in written(matrix)))
         for formula, matrix in ((node.forward, node.value), (node.backward, node.gradient))
     ]
 
 
-def _width(formula):
-    return TextPath((0, 0), formula, prop=FORMULAS).get_extents().x1 / 72
+def _width(text, font):
+    return TextPath((0, 0), text, prop=font).get_extents().x1 / 72
 
 
 def _box(node):
