@@ -112,6 +112,11 @@ def test_longer_contexts_and_wider_numbers_take_no_less(n, short):
     assert memory.conversation_bytes(spec, n, block=16) >= memory.conversation_bytes(spec, n)
 
 
+def test_a_pool_is_floored_to_whole_blocks():
+    assert memory.tokens_in_pool(1000, 3) == 320  # 333 tokens would fit, 20 blocks of 16 do
+    assert memory.tokens_in_pool(47, 3) == 0 and memory.tokens_in_pool(48, 3) == 16
+
+
 def test_mxfp4_covers_the_experts_alone_where_there_are_any():
     spec = model("gpt-oss-20b")
     experts = sum(t.parameters for t in spec.tensors() if t.kind == "experts" and len(t.shape) == 2)

@@ -29,7 +29,7 @@ def without(fields, name):
         (without(LLAMA, "model_type"), "model_type is missing"),
         (LLAMA | {"model_type": "mamba"}, "model_type 'mamba' is not derived here, and what it implies is not guessed"),
         (LLAMA | {"model_type": ["llama"]}, "model_type is missing"),
-        (without(LLAMA, "hidden_size"), r"hidden_size \(or n_embd, d_model\) is missing"),
+        (without(LLAMA, "hidden_size"), r"hidden_size \(or n_embd, n_embed, d_model\) is missing"),
         (without(LLAMA, "vocab_size"), "vocab_size is missing"),
         (without(GEMMA, "num_key_value_heads"), "num_key_value_heads is missing"),
         (LLAMA | {"hidden_size": 0}, "hidden_size is 0: it must lie between 1"),
@@ -94,6 +94,14 @@ def test_a_file_and_its_folder_and_a_wrapper_are_read(tmp_path):
         found = read_config(source)
         assert "the text model inside gemma3 alone" in found.notes[0]
         assert found.layers == plain.layers and found.dtype == "fp16" and found.parameters == plain.parameters
+
+
+def test_a_wrapped_config_that_leaves_its_defaults_out_is_read():
+    # as gemma-3-4b-it is published
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    found = read_config({"model_type": "gemma3", "text_config": text | {"model_type": "gemma3_text"}})
+    assert found.parameters == 3_880_263_168
+    assert "num_attention_heads is absent: 8, the default of gemma3" in found.notes
 
 
 def hub(monkeypatch, answer):

@@ -95,7 +95,7 @@ class Fields:
     @property
     def width(self) -> int:
         """hidden_size under its several names."""
-        return self.size("hidden_size", "n_embd", "d_model")
+        return self.size("hidden_size", "n_embd", "n_embed", "d_model")
 
     @property
     def heads(self) -> int:

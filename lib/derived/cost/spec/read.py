@@ -8,7 +8,7 @@ from derived.cost.spec.decoder import decoder
 from derived.cost.spec.fields import ConfigError, Fields
 from derived.cost.spec.model import Model
 from derived.cost.spec.precision import precisions
-from derived.cost.spec.table import DECODERS, WRAPPERS
+from derived.cost.spec.table import DECODERS, WRAPPED_DEFAULTS, WRAPPERS
 
 READERS = {
     "gpt2": "classic:gpt2",
@@ -51,9 +51,7 @@ def read_config(source, name: str = "") -> Model:
     fields, kind = text_model(raw)
     f = Fields(fields, kind)
     if fields is not raw:
-        f.notes.append(
-            f"the text model inside {raw['model_type']} alone: what else its checkpoint holds is not counted"
-        )
+        unwrapped(f, raw["model_type"])
     dtype, weights, group = precisions(f)
     model = special(f) if f.model_type in READERS else decoder(f, DECODERS[f.model_type])
     called = name or (model.name if isinstance(source, dict) else str(source))
@@ -67,6 +65,14 @@ def special(f: Fields) -> Model:
     """A model of a type that is no row of the table."""
     module, function = READERS[f.model_type].split(":")
     return getattr(import_module(f"derived.cost.spec.{module}"), function)(f)
+
+
+def unwrapped(f: Fields, outer: str) -> None:
+    """Fill in what a published text_config leaves to its type, and say what is not counted."""
+    absent = {name: value for name, value in WRAPPED_DEFAULTS.get(outer, {}).items() if f.raw.get(name) is None}
+    f.raw = f.raw | absent
+    f.notes.append(f"the text model inside {outer} alone: what else its checkpoint holds is not counted")
+    f.notes += [f"{name} is absent: {value}, the default of {outer}" for name, value in absent.items()]
 
 
 def text_model(raw: dict) -> tuple[dict, str]:

@@ -61,3 +61,16 @@ WRAPPERS = {
     "mistral3": "mistral",
 }
 """Types that wrap a text model with a vision tower; the text model's type where text_config names none."""
+
+WRAPPED_DEFAULTS = {
+    "gemma3": {
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+    },
+}
+"""What a wrapper's published text_config leaves out when it equals the type's default; a file of its own says all."""
