@@ -154,6 +154,12 @@ def test_inputs_carry_name_label_and_start():
     assert params["kind"]["value"] == "gated"
 
 
+@pytest.mark.parametrize("name", ["width", "datum", "d-k", "d k", ""])
+def test_an_input_does_not_take_a_name_of_vega(name):
+    with pytest.raises(DerivedError, match="an input cannot be called"):
+        slider(name, "width of a head", 2, 128, 1, 64)
+
+
 def test_a_number_is_drawn_with_label_unit_and_name():
     import vl_convert
 

@@ -7,16 +7,31 @@ The browser test moves the one, reads the other and compares it with Python's.
 Chapter: all of them.
 """
 
+from derived.errors import DerivedError
 from derived.figures.style import INK
 
+# signals that Vega gives every figure; an input of the same name would move the figure's frame
+TAKEN = {"autosize", "background", "cursor", "datum", "event", "height", "item", "padding", "parent", "width"}
 LINE = 20  # pixels from one line of numbers to the next
+
+
+def _free(name: str) -> str:
+    """Return the name; raise DerivedError where Vega has one like it, or could not read it in an expression."""
+    if name in TAKEN or not name.isidentifier():
+        raise DerivedError(
+            f"an input cannot be called {name!r}: give it a name of letters, digits and _ "
+            f"that is none of Vega's own ({', '.join(sorted(TAKEN))})"
+        )
+    return name
 
 
 def slider(name: str, label: str, low, high, step, value):
     """Return an Altair parameter that a range input moves; the label says what it is and in which unit."""
     import altair  # slow to import, and a chapter of still figures does without
 
-    return altair.param(name=name, value=value, bind=altair.binding_range(min=low, max=high, step=step, name=label))
+    return altair.param(
+        name=_free(name), value=value, bind=altair.binding_range(min=low, max=high, step=step, name=label)
+    )
 
 
 def choice(name: str, label: str, options, value, shown=None):
@@ -25,14 +40,14 @@ def choice(name: str, label: str, options, value, shown=None):
 
     shown = [str(option) for option in (options if shown is None else shown)]
     bind = altair.binding_select(options=list(options), labels=shown, name=label)
-    return altair.param(name=name, value=value, bind=bind)
+    return altair.param(name=_free(name), value=value, bind=bind)
 
 
 def switch(name: str, label: str, value: bool):
     """Return an Altair parameter that is true while its box is ticked."""
     import altair
 
-    return altair.param(name=name, value=value, bind=altair.binding_checkbox(name=label))
+    return altair.param(name=_free(name), value=value, bind=altair.binding_checkbox(name=label))
 
 
 def number(name: str, label: str, expression: str, form: str, unit: str = "", *, line: int = 0, colour=INK, chart=None):

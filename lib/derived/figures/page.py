@@ -43,6 +43,7 @@ style="position:relative;overflow-x:auto;background:#fff;color:$ink"><div>$still
     still.remove();
     picture.setAttribute("role", "img");
     picture.setAttribute("aria-label", spec.description);
+    for (const part of picture.children) part.setAttribute("aria-hidden", "true");
     ["role", "aria-label", "aria-roledescription"].forEach((attribute) => live.removeAttribute(attribute));
     said.setAttribute("aria-live", "polite");
     place.appendChild(said);
@@ -54,6 +55,7 @@ style="position:relative;overflow-x:auto;background:#fff;color:$ink"><div>$still
   }).catch((error) => {
     still.hidden = false;
     live.remove();
+    place.dataset.failed = "true";
     console.warn("The figure stays still: " + error.message);
   });
 })($spec, $options, $addresses);
