@@ -162,6 +162,14 @@ def test_flops_says_what_was_promised(config, capsys):
     refused(capsys, ["flops", config, "--context", "-1"], "context is -1")
 
 
+def test_a_reader_that_leaves_early_is_no_error(config):
+    code = "import sys; from derived.cli import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, *size(config, "--json")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.wait() == 0 and running.stderr.read() == b""
+
+
 def cpu_seconds(arguments, environment) -> float:
     """Processor time of the quickest of several runs."""
     took = []

@@ -6,6 +6,7 @@ Chapter 13.
 """
 
 import argparse
+import os
 import sys
 
 from derived.errors import DerivedError
@@ -183,7 +184,12 @@ def main(argv: list[str] | None = None) -> int:
             add(command)
     args = parser.parse_args(argv)
     try:
-        return COMMANDS[args.command][1](args)
+        code = COMMANDS[args.command][1](args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (Python flushes it once more on its way out)
+        return 0
     except DerivedError as error:
         print(f"derived {args.command}: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from derived.cost import hardware, memory
-from derived.cost.placement import ENUMERATED, Search, size
+from derived.cost.placement import ENUMERATED, Search, size, usable
 from derived.cost.spec import outline
 from derived.cost.splits import Best, Kind, every_split
 from derived.errors import DerivedError
@@ -179,6 +179,11 @@ def test_numbers_that_make_no_order_are_refused_by_a_sentence(given_, said):
         size(STORY, SOLD, **{"context": 2048, "conversations": 200} | given_)
     with pytest.raises(DerivedError, match="GPU 'H900' is not in the table"):
         size(STORY, "H900", context=2048, conversations=200)
+
+
+def test_a_share_is_the_decimal_that_was_written():
+    for share, bytes_ in [(0.57, 57), (0.29, 29), (0.9, 90), (1, 100)]:  # 0.57 · 10^6 is 569,999.99… in doubles
+        assert usable(hardware.custom("", 100), share) == bytes_
 
 
 def test_nothing_fits_is_an_answer():
