@@ -9,7 +9,7 @@ from book._tools import address, normal
 from IPython.core.inputtransformer2 import TransformerManager
 
 from derived import exercises
-from tests.support.pages import ROOT, cells, chapters, markdown, pages, slugs, text, without_code
+from tests.support.pages import ROOT, cells, chapters, defined_in_lib, markdown, pages, slugs, text, without_code
 
 NOTEBOOKS = pages("*.ipynb")
 PAGES = NOTEBOOKS + pages("*.md")
