@@ -99,3 +99,14 @@ def test_an_outline_has_exactly_the_parameters_asked_for():
     spec = outline(7_000_000_003, L=31, d_model=4096, h=32, n_vocab=32_000)
     assert spec.parameters == 7_000_000_003 and spec.L == 31
     assert read_config(dict(ROWS[SHORT["Llama-2-7b-hf"]]["fields"])).name == "llama"
+
+
+def test_rotary_tables_are_as_wide_as_what_turns():
+    rope = lambda short: model(short).rope  # noqa: E731
+    assert rope("Llama-3.1-8B-Instruct") == ((131072, 128),)
+    assert rope("gemma-3-27b-it") == ((131072, 128),) * 2  # one base for full layers, one for sliding ones
+    assert rope("Qwen3.5-27B") == ((262144, 64),)  # a quarter of 256
+    assert rope("DeepSeek-V2-Lite") == ((163840, 64),)
+    assert rope("gpt2") == rope("bloom") == rope("mpt-7b") == ()
+    half = read_config(dict(ROWS[SHORT["Qwen3-8B"]]["fields"]) | {"rope_parameters": {"partial_rotary_factor": 0.5}})
+    assert half.rope == ((40960, 64),)
