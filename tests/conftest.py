@@ -75,3 +75,4 @@ def pytest_configure(config):
     # As a plugin of its own, so that it also sees what lies outside tests/: the notebooks.
     if not config.pluginmanager.has_plugin("derived-gate"):
         config.pluginmanager.register(Gate(), "derived-gate")
+    config.pluginmanager.import_plugin("tests.conformance.summary")

@@ -19,7 +19,7 @@ def main(words: list[str]) -> int:
     for row, verdict in judged(table, workers=os.cpu_count() or 1):
         caught += verdict.caught
         mark = "caught" if verdict.caught else "MISSED"
-        print(f"{mark}  {row.file:<22} {row.what:<50} {row.test.removeprefix('tests/')}: {verdict.why}", flush=True)
+        print(f"{mark}  {row.file:<25} {row.what:<58} {row.test.removeprefix('tests/')}: {verdict.why}", flush=True)
     print(f"{caught} of {len(table)} planted errors caught, {time.perf_counter() - started:.0f} s")
     return int(caught < len(table) or bool(wrong))
 

@@ -7,6 +7,24 @@ ROWS = [
         "ops/norm.py",
         "ops/test_norm.py",
         (
+            "LayerNorm's dgain times 1.001",
+            "return _gradients((x, dx), (gain, dy * x_hat), (bias, dy))",
+            "return _gradients((x, dx), (gain, 1.001 * dy * x_hat), (bias, dy))",
+            "test_pullback_is_the_derivative[layer_norm-1e-05]",
+        ),
+        (
+            "LayerNorm's dbias times 1.001",
+            "return _gradients((x, dx), (gain, dy * x_hat), (bias, dy))",
+            "return _gradients((x, dx), (gain, dy * x_hat), (bias, 1.001 * dy))",
+            "test_pullback_is_the_derivative[layer_norm-1e-05]",
+        ),
+        (
+            "RMSNorm's dgain times 1.001",
+            "return _gradients((x, dx), (gain, dy * x_hat))",
+            "return _gradients((x, dx), (gain, 1.001 * dy * x_hat))",
+            "test_pullback_is_the_derivative[rms_norm-1e-05]",
+        ),
+        (
             "epsilon outside the root",
             "rho = 1 / xp.sqrt(_mean(centred * centred) + eps)",
             "rho = 1 / (xp.sqrt(_mean(centred * centred)) + eps)",
@@ -71,6 +89,24 @@ ROWS = [
         "ops/activations.py",
         "ops/test_activations.py",
         (
+            "SiLU's gradient times 1.001",
+            "return xp.astype(widen(dy) * s * (1 + near * (1 - s)), x.dtype)",
+            "return xp.astype(1.001 * widen(dy) * s * (1 + near * (1 - s)), x.dtype)",
+            "test_pullback_is_the_derivative",
+        ),
+        (
+            "ReLU's gradient times 1.001",
+            "return xp.astype(xp.where(x > 0, dy, xp.zeros_like(dy)), x.dtype)",
+            "return xp.astype(xp.where(x > 0, 1.001 * dy, xp.zeros_like(dy)), x.dtype)",
+            "test_the_slope_is_what_torch_says",
+        ),
+        (
+            "tanh form's gradient times 1.001",
+            "return xp.astype(widen(dy) * (0.5 * (1 + t)",
+            "return xp.astype(1.001 * widen(dy) * (0.5 * (1 + t)",
+            "test_pullback_is_the_derivative",
+        ),
+        (
             "the tanh form for the exact GELU",
             "below = 0.5 * (1 + erf(wide * math.sqrt(0.5)))",
             "below = 0.5 * (1 + xp.tanh(SQRT_2_OVER_PI * (wide + GELU_CUBIC * wide**3)))",
@@ -117,6 +153,12 @@ ROWS = [
         "ops/feed_forward.py",
         "ops/test_feed_forward.py",
         (
+            "every gradient times 1.001",
+            "return tuple(xp.astype(dx, x.dtype) for",
+            "return tuple(xp.astype(1.001 * dx, x.dtype) for",
+            "test_pullback_is_what_autograd_says",
+        ),
+        (
             "no slope of the activation",
             "du = bend_pullback(dz)",
             "du = dz",
@@ -144,6 +186,24 @@ ROWS = [
     *rows(
         "ops/lora.py",
         "ops/test_lora.py",
+        (
+            "dD times 1.001",
+            "return xp.astype(dx, x.dtype), xp.astype(dD, D.dtype)",
+            "return xp.astype(dx, x.dtype), xp.astype(1.001 * dD, D.dtype)",
+            "test_pullback_is_the_derivative",
+        ),
+        (
+            "dU times 1.001",
+            "xp.astype(dU, U.dtype)",
+            "xp.astype(1.001 * dU, U.dtype)",
+            "test_pullback_is_the_derivative",
+        ),
+        (
+            "dx times 1.001",
+            "return xp.astype(dx, x.dtype),",
+            "return xp.astype(1.001 * dx, x.dtype),",
+            "test_pullback_is_the_derivative",
+        ),
         (
             "alpha not divided by r",
             "return alpha / D.shape[1]",

@@ -17,6 +17,18 @@ ROWS = [
         "model/multi_head.py",
         "model/test_multi_head.py",
         (
+            "dW_Q times 1.001",
+            "return (dx, dk + dv, dW_Q,",
+            "return (dx, dk + dv, 1.001 * dW_Q,",
+            "test_pullback_of_cross_attention_is_the_derivative",
+        ),
+        (
+            "heads' gradients merged without the transpose",
+            "dQ, dK, dV = attention_pullback(split_heads(do, h))",
+            "dQ, dK, dV = attention_pullback(do.reshape(split_heads(do, h).shape))",
+            "test_pullback_of_cross_attention_is_the_derivative",
+        ),
+        (
             "the output projection dropped",
             "y, output_pullback = linear_vjp(merge_heads(O), W_O, b_O)",
             "y, output_pullback = merge_heads(O)[..., : W_O.shape[1]], linear_vjp(merge_heads(O), W_O, b_O)[1]",
@@ -62,12 +74,12 @@ ROWS = [
     ),
     *rows(
         "model/multi_head.py",
-        "model/test_block.py",
+        "model/test_transformer.py",
         (
             "keys and values taken from the queries' tokens",
             "x, x if memory is None else memory, *params,",
             "x, x, *params,",
-            "test_the_decoder_layer_of_torch_says_the_same",
+            "test_the_transformer_of_torch_says_the_same",
         ),
     ),
     *rows(
@@ -169,6 +181,12 @@ ROWS = [
     *rows(
         "model/transformer.py",
         "model/test_transformer.py",
+        (
+            "the positions' gradient times 1.001",
+            "dP = position_pullback(",
+            "dP = 1.001 * position_pullback(",
+            "test_pullback_of_a_language_model_is_the_derivative",
+        ),
         (
             "a tied table learns from its head alone",
             "return DecoderOnlyParams(dE + swap_last(dW_head), dstack, dP)",

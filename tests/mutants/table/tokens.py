@@ -7,6 +7,12 @@ ROWS = [
         "ops/arrays.py",
         "ops/test_arrays.py",
         (
+            "repeated rows assigned instead of added, torch",
+            ".index_add(0, index, rows)",
+            ".index_copy(0, index, rows)",
+            "test_rows_of_the_same_index_add_up",
+        ),
+        (
             "repeated rows assigned instead of added, numpy",
             "np.add.at(out, index, rows)",
             "out[index] = rows",
@@ -34,6 +40,12 @@ ROWS = [
     *rows(
         "ops/linear.py",
         "ops/test_linear.py",
+        (
+            "db times 1.001",
+            "xp.astype(xp.sum(dy_rows, axis=0), b.dtype)",
+            "xp.astype(1.001 * xp.sum(dy_rows, axis=0), b.dtype)",
+            "test_pullback_is_the_derivative",
+        ),
         (
             "bias dropped",
             "y = y if b is None else y + wide_b",
@@ -78,6 +90,12 @@ ROWS = [
     *rows(
         "ops/cross_entropy.py",
         "ops/test_cross_entropy.py",
+        (
+            "the mean's gradient times 1.001",
+            "ds = pull(widen(dy) * share)",
+            "ds = pull(1.001 * widen(dy) * share)",
+            "test_pullback_with_weights_is_the_derivative",
+        ),
         (
             "one-hot forgotten in the gradient",
             "xp.where(came, a - 1, a)",
