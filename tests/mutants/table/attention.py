@@ -90,7 +90,7 @@ ROWS = [
             "scale by d_model, all heads' widths together",
             "scale = inverse_sqrt(q.shape[-1]) if scale is None else scale",
             "scale = inverse_sqrt(q.shape[-1] * q.shape[-3]) if scale is None else scale",
-            "test_is_the_definition",
+            "test_is_the_definition[grouped-plain-as_numpy]",
         ),
         (
             "softmax over the queries",
@@ -112,7 +112,7 @@ ROWS = [
         (
             "the bias lost",
             "seen = seen + xp.astype(bias, seen.dtype)",
-            "seen = seen + 0 * xp.astype(bias, seen.dtype)",
+            "seen = seen + xp.zeros_like(xp.astype(bias, seen.dtype))",
             "test_is_the_definition",
         ),
         (
