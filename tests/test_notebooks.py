@@ -111,6 +111,16 @@ def test_links_lead_to_pages_that_exist(path):
             )
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_the_front_pages_lead_to_what_exists(name):
+    source = without_code((ROOT / name).read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", source):
+        # a file of the repository, by its path or through Colab
+        file = target.partition("/blob/")[2].partition("/")[2] if "colab.research" in target else target
+        if not file.startswith("https:"):
+            assert (ROOT / file).exists(), f"{name}: {target} leads nowhere"
+
+
 def speaks(alt):
     """Whether an alternative text says something."""
     return len(alt.split()) >= 4 and not re.fullmatch(r"\S+\.(?:png|svg|jpe?g)", alt)
