@@ -31,7 +31,8 @@ setup: $(READY)
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable .
+	@echo 'setting up $(VENV): some minutes, the first time'
+	$(BIN)/python -m pip install -qq --requirement requirements.txt --editable .
 	@touch $@
 
 book: $(READY)
