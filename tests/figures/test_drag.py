@@ -169,6 +169,14 @@ def test_a_number_is_drawn_with_label_unit_and_name():
     assert svg.count(">spread = 8.000 points<") == 1
 
 
+def test_numbers_keep_their_names_in_panels_side_by_side():
+    panels = [chart().properties(width=90) + number(name, name, "d_k", ".0f") for name in ("left_1", "right")]
+    nested = altair.layer(chart(), number("a", "a", "d_k", ".0f") + number("b", "b", "d_k", ".0f"))
+    for figure, wanted in ((panels[0] | panels[1], {"left_1", "right"}), (nested, {"a", "b"})):
+        spec = json.dumps(module.prepared(figure.to_dict(), ALT))
+        assert set(re.findall(r'"number_(\w+)"', spec)) == wanted | {"sd"}
+
+
 def test_a_number_of_a_chart_is_shown_once():
     import vl_convert
 

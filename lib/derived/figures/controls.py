@@ -13,6 +13,7 @@ from derived.figures.style import INK
 # signals that Vega gives every figure; an input of the same name would move the figure's frame
 TAKEN = {"autosize", "background", "cursor", "datum", "event", "height", "item", "padding", "parent", "width"}
 LINE = 20  # pixels from one line of numbers to the next
+END = "__"  # where a number's name ends: Altair adds a position to names in panels side by side, and `show` drops it
 
 
 def _free(name: str) -> str:
@@ -65,4 +66,4 @@ def number(name: str, label: str, expression: str, form: str, unit: str = "", *,
     shown = shown.transform_window(shown_row="row_number()").transform_filter("datum.shown_row == 1")
     mark = shown.mark_text(align="left", baseline="bottom", fontSize=13, color=colour)
     place = {"x": altair.value(0), "y": altair.value(-8 - LINE * line)}
-    return mark.encode(text="shown_text:N", **place).properties(name=f"number_{name}")
+    return mark.encode(text="shown_text:N", **place).properties(name=f"number_{name}{END}")

@@ -6,6 +6,7 @@ import json
 import re
 from html import escape
 
+from derived.figures.controls import END
 from derived.figures.page import PAGE
 from derived.figures.shown import NOT_A_FORMULA, Shown, checked_alt, image
 from derived.figures.style import COLOURS, INK
@@ -67,14 +68,17 @@ def prepared(spec: dict, alt: str) -> dict:
 
 
 def _renamed(spec: dict) -> dict:
-    """Number Altair's own names anew: its counters go on over a session, so running a cell twice would change them."""
+    """Number Altair's own names anew: its counters go on over a session, so running a cell twice would change them.
+
+    A number gets its own name back, without the position that Altair adds to names in panels side by side.
+    """
     text = json.dumps(spec)
     for kind in ("param", "view"):
         found = dict.fromkeys(re.findall(rf"\b{kind}_\d+\b", text))
         names = {old: f"{kind}_{i}" for i, old in enumerate(found, start=1)}
         parts = re.split(rf"\b({kind}_\d+)\b", text)
         text = "".join(names.get(part, part) for part in parts)
-    return json.loads(text)
+    return json.loads(re.sub(rf'"number_(\w+?){END}(?:_\d+)*"', r'"number_\1"', text))
 
 
 def _merged(house: dict, own: dict) -> dict:
