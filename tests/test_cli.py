@@ -54,6 +54,14 @@ def test_calibrated_terms_are_the_default_and_can_be_set(config, capsys):
     assert bare["conversations_that_fit"] > default["conversations_that_fit"]
 
 
+def test_the_tokens_that_fit_are_counted_in_blocks(config, capsys):
+    bare = ["--activation-gib", "0", "--non-torch-gib", "0", "--tensor-parallel", "1", "--pipeline-parallel", "1"]
+    found = answered(capsys, size(config, "--json", *bare))
+    usable = 7919 * 2**30 // 100 * 9 // 10
+    pool = usable - 2 * 6_738_415_616 - 2 * 4096 * 128  # weights and the rotary table
+    assert found["gpus"] == 4 and found["cache_tokens_that_fit"] == 4 * (pool // (16 * 524_288) * 16)
+
+
 def test_the_flags_fix_the_placement(config, capsys):
     found = answered(capsys, size(config, "--json", "--tensor-parallel", "2", "--replicas", "2"))
     assert found["placement"] == [{"tensor_parallel": 2, "pipeline_parallel": 1}] * 2

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from derived.cost import hardware
-from derived.cost.explain import explain, lines
+from derived.cost.explain import explain, lines, shared_out
 from derived.cost.placement import size
 from derived.cost.spec import outline
 from tests.cost.configs import SHORT, model
@@ -68,6 +68,20 @@ def test_all_conversations_are_somewhere():
     order = size(STORY, 80 * 10**9, context=2048, conversations=200, tensor_parallel=1, pipeline_parallel=1)
     cache = sum(leaf.bytes for leaf in explain(order).leaves() if "keys and values" in leaf.name)
     assert order.gpus == 4 and cache == 200 * 2**30
+
+
+@pytest.mark.parametrize("asked", [1, 7, 199, 200, 216])
+def test_conversations_are_shared_out_whole_and_within_what_each_replica_holds(asked):
+    order = size(STORY, 80 * 10**9, context=2048, conversations=asked, tensor_parallel=1, flips=False)
+    for found in (order, order._replace(chosen=order.rejected[-1]) if order.rejected else order):
+        wanted = min(asked, found.chosen.conversations)
+        shares = [share for _, share in shared_out(found._replace(conversations=wanted))]
+        assert sum(shares) == wanted
+        assert all(share <= held for share, held in zip(shares, found.chosen.held, strict=True))
+    mixed = order._replace(
+        chosen=order.chosen._replace(replicas=((1, 1),) * 3, held=(121, 54, 54)), conversations=asked
+    )
+    assert sum(share for _, share in shared_out(mixed)) == asked
 
 
 def test_lines_name_every_term_with_its_unit():

@@ -47,6 +47,7 @@ def test_layers_and_letters_agree(n):
     found = work(model("Meta-Llama-3-8B"), n)
     assert found.prefill_flops == 2 * (flops.prefill_macs(n=n, **llama) + n * head)
     assert found.prefill_flops_one_logit == 2 * (flops.prefill_macs(n=n, **llama) + head)
+    assert found.training_flops_per_token == 3 * found.prefill_flops // n  # forward once, backward twice
     assert found.decode_flops_per_token == 2 * (flops.decode_step_macs(n=n, **llama) + head)
 
 
