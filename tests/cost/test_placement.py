@@ -182,8 +182,8 @@ def test_numbers_that_make_no_order_are_refused_by_a_sentence(given_, said):
 
 
 def test_a_share_is_the_decimal_that_was_written():
-    for share, bytes_ in [(0.57, 57), (0.29, 29), (0.9, 90), (1, 100)]:  # 0.57 · 10^6 is 569,999.99… in doubles
-        assert usable(hardware.custom("", 100), share) == bytes_
+    for parts in (157, 2900, 5700, 9000, 10_000):  # 0.0157 · 10^6 falls short of 15,700 in doubles
+        assert usable(hardware.custom("", 10_000), parts / 10_000) == parts
 
 
 def test_nothing_fits_is_an_answer():
