@@ -5,7 +5,7 @@ const SCROLLS = [
 
 function letKeyboardScroll() {
   for (const element of document.querySelectorAll(SCROLLS)) {
-    if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0;
+    if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
     else element.removeAttribute("tabindex");
   }
 }

@@ -44,7 +44,7 @@ def build(source, target, *flags):
     command = [sys.executable, "-c", start, "build", str(source), "--path-output", str(target), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     log = re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr).splitlines()
-    problems = [line for line in log if re.search("warning|error|exception", line, re.IGNORECASE)]
+    problems = [line for line in log if re.search("WARNING|ERROR|Exception", line)]
     folder = Path(target) / "_build" / "html"
     return Built(folder, done.returncode != 0 or not folder.is_dir(), problems if done.returncode else [])
 
