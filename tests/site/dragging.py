@@ -2,6 +2,7 @@
 
 SET = """([name, values]) => {
   const place = document.querySelector(`[data-figure="${name}"]`);
+  if (!place) throw new Error(`the page has no figure ${name}`);
   for (const [input, value] of Object.entries(values)) {
     const found = [...place.querySelectorAll(`.vega-bindings [name="${input}"]`)];
     if (!found.length) throw new Error(`the figure ${name} has no input ${input}`);

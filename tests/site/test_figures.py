@@ -37,6 +37,16 @@ def test_every_figure_with_inputs_has_a_row(built):
                 assert (page, name) in registered, f"{page} has a figure {name!r}: add a row to tests/site/figures/"
 
 
+def test_every_row_has_its_figure(built):
+    places = [(row, built / f"{row.page}.html") for row in ROWS]
+    missing = [
+        f"{row.page}: {row.name}"
+        for row, place in places
+        if not place.exists() or f'data-figure="{row.name}"' not in place.read_text(encoding="utf-8")
+    ]
+    assert missing == []
+
+
 def test_a_row_tries_at_least_three_settings():
     assert [row.name for row in ROWS if len({str(setting) for setting in row.settings}) < 3] == []
 
