@@ -1,0 +1,288 @@
+"""Flash attention, backward: one kernel for dQ, one for dK and dV, each gradient written once and without atomics.
+
+A is not kept but computed anew, A = exp(S′ − lse), and rowsum(dA ∘ A) = rowsum(dO ∘ O) is one number a query (chapter 5,
+(5.12)), so a tile of dS needs nothing from the other tiles. Both kernels need A and dA: seven products instead of the five
+of a single kernel, which would have to add up dQ across programs, in an order that changes from run to run.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from derived.kernels.launch import Tiles, arguments, key_tiles_backward, like, on, padded, query_tiles_backward
+from derived.kernels.tile import LOG2_E, allowed, contained, keys_of, load_tile, may_read, queries_of, store_tile
+
+
+@triton.jit
+def add_keys(
+    dq, q, do, shift, delta, i, start, stop, k, v, mask, n, m, w, scale,
+    stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr,
+    D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr, B_t: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys start … stop − 1 give to dQ of these queries: dQ ← dQ + dS′ K, the scale left out.
+
+    A = 2^(q Kᵀ · scale − shift),   dA = dO Vᵀ,   dS′ = A ∘ (dA − delta)
+    """
+    for first in range(start, stop, B_t):
+        first = tl.cast(first, tl.int32)
+        k_t = load_tile(k, first, m, stride_kn, stride_kd, B_t, D_K, P_K, WHOLE)
+        v_t = load_tile(v, first, m, stride_vn, stride_vd, B_t, D_V, P_V, WHOLE)
+        A = tl.exp2(tl.dot(q, tl.trans(k_t), input_precision="ieee") * scale - shift[:, None])
+        dA = tl.dot(do, tl.trans(v_t), input_precision="ieee")
+        dS = A * (dA - delta[:, None])
+        if not WHOLE:
+            j = first + tl.arange(0, B_t)
+            reads = may_read(i[:, None], j[None, :], n, m, w, CAUSAL, WINDOWED)
+            if MASKED:
+                reads = reads & allowed(mask, i[:, None], j[None, :], n, m, stride_mn, stride_mm)
+            dS, k_t = contained(tl.where(reads, dS, 0.0), k_t)
+        dq = tl.dot(dS.to(k_t.dtype), k_t, dq, input_precision="ieee")
+    return dq
+
+
+@triton.jit
+def flash_dq_kernel(
+    q, k, v, o, do, lse, delta, dq, mask, cu_q, cu_k, n, m, w, scale, h, group, query_tiles,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_on, stride_od,
+    stride_gb, stride_gh, stride_gn, stride_gd, stride_xb, stride_xh, stride_xn, stride_xd,
+    stride_lb, stride_lh, stride_mb, stride_mh, stride_mn, stride_mm,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr,
+    D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr,
+    B_q: tl.constexpr, B_t: tl.constexpr,
+):  # fmt: skip
+    """One program: dQ of B_q queries of one head, and delta = rowsum(dO ∘ O) of them, which the other kernel reads.
+
+        dQ = dS K,   dS = scale · A ∘ (dO Vᵀ − delta),   A = exp(S′ − lse)
+
+    Shapes and masks as in `flash_forward_kernel`; do has strides g and dq strides x, delta those of lse.
+    FLOPs: 2 pairs (2 d_k + d_v) a head: the products S, dA, dQ. Bytes: q, o, do, dq once, k and v n / B_q times.
+
+    Source: Dao 2023, algorithm 2, cut in two; chapter 11, and (5.6) to (5.10).
+    """
+    place = tl.program_id(0)
+    tile = query_tiles - 1 - place % query_tiles
+    b, head = place // query_tiles // h, place // query_tiles % h
+    row_b = b.to(tl.int64)
+    start_q, start_k = 0, 0
+    if RAGGED:
+        start_q, start_k = tl.load(cu_q + b).to(tl.int64), tl.load(cu_k + b).to(tl.int64)
+        n = (tl.load(cu_q + b + 1) - start_q).to(tl.int32)
+        m = (tl.load(cu_k + b + 1) - start_k).to(tl.int32)
+        row_b = row_b * 0
+    first = tile * B_q
+    if first >= n:
+        return
+    row_h, row_g = head.to(tl.int64), (head // group).to(tl.int64)
+    q += row_b * stride_qb + row_h * stride_qh + start_q * stride_qn
+    o += row_b * stride_ob + row_h * stride_oh + start_q * stride_on
+    do += row_b * stride_gb + row_h * stride_gh + start_q * stride_gn
+    dq += row_b * stride_xb + row_h * stride_xh + start_q * stride_xn
+    lse += row_b * stride_lb + row_h * stride_lh + start_q
+    delta += row_b * stride_lb + row_h * stride_lh + start_q
+    k += row_b * stride_kb + row_g * stride_kh + start_k * stride_kn
+    v += row_b * stride_vb + row_g * stride_vh + start_k * stride_vn
+    if MASKED:
+        mask += row_b * stride_mb + row_h * stride_mh
+
+    i = first + tl.arange(0, B_q)
+    o_t = load_tile(o, first, n, stride_on, stride_od, B_q, D_V, P_V, False)
+    do_t = load_tile(do, first, n, stride_gn, stride_gd, B_q, D_V, P_V, False)
+    delta_t = tl.sum(o_t.to(tl.float32) * do_t.to(tl.float32), 1)
+    tl.store(delta + i, delta_t, mask=i < n)
+    shift = tl.load(lse + i, mask=i < n, other=float("-inf"))
+    shift = tl.where(shift == float("-inf"), float("inf"), shift * LOG2_E)  # nothing was read: 2^(S′ − ∞) is 0
+    q_t = load_tile(q, first, n, stride_qn, stride_qd, B_q, D_K, P_K, False)
+    acc = tl.zeros([B_q, P_K], tl.float32)
+
+    low, left, right, high = keys_of(first, B_q, n, m, w, CAUSAL, WINDOWED, B_t)
+    if MASKED:
+        left, right = low, low
+    if WINDOWED:
+        acc = add_keys(
+            acc, q_t, do_t, shift, delta_t, i, low, left, k, v, mask, n, m, w, scale * LOG2_E,
+            stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
+            CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2,
+        )  # fmt: skip
+    if not MASKED:
+        acc = add_keys(
+            acc, q_t, do_t, shift, delta_t, i, left, right, k, v, mask, n, m, w, scale * LOG2_E,
+            stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
+            CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, B_t,
+        )  # fmt: skip
+    acc = add_keys(
+        acc, q_t, do_t, shift, delta_t, i, right, high, k, v, mask, n, m, w, scale * LOG2_E,
+        stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
+        CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2,
+    )  # fmt: skip
+    store_tile(dq, acc * scale, first, n, stride_xn, stride_xd, B_q, D_K, P_K)
+
+
+@triton.jit
+def add_queries(
+    dk, dv, k, v, j, start, stop, q, do, lse, delta, mask, n, m, w, scale,
+    stride_qn, stride_qd, stride_gn, stride_gd, stride_mn, stride_mm,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr,
+    D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr, B_q: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries start … stop − 1 give to dK (the scale left out) and dV of these keys.
+
+    Aᵀ = 2^(K qᵀ · scale − shift),   dV ← dV + Aᵀ dO,   dS′ᵀ = Aᵀ ∘ (V dOᵀ − delta),   dK ← dK + dS′ᵀ q
+    """
+    for first in range(start, stop, B_q):
+        first = tl.cast(first, tl.int32)
+        i = first + tl.arange(0, B_q)
+        q_t = load_tile(q, first, n, stride_qn, stride_qd, B_q, D_K, P_K, WHOLE)
+        do_t = load_tile(do, first, n, stride_gn, stride_gd, B_q, D_V, P_V, WHOLE)
+        shift = tl.load(lse + i, mask=i < n, other=float("-inf"))
+        shift = tl.where(shift == float("-inf"), float("inf"), shift * LOG2_E)
+        A = tl.exp2(tl.dot(k, tl.trans(q_t), input_precision="ieee") * scale - shift[None, :])
+        dA = tl.dot(v, tl.trans(do_t), input_precision="ieee")
+        dS = A * (dA - tl.load(delta + i, mask=i < n, other=0.0)[None, :])
+        if not WHOLE:
+            reads = may_read(i[None, :], j[:, None], n, m, w, CAUSAL, WINDOWED)
+            if MASKED:
+                reads = reads & allowed(mask, i[None, :], j[:, None], n, m, stride_mn, stride_mm)
+            A, do_t = contained(tl.where(reads, A, 0.0), do_t)
+            dS, q_t = contained(tl.where(reads, dS, 0.0), q_t)
+        dv = tl.dot(A.to(do_t.dtype), do_t, dv, input_precision="ieee")
+        dk = tl.dot(dS.to(q_t.dtype), q_t, dk, input_precision="ieee")
+    return dk, dv
+
+
+@triton.jit
+def flash_dkv_kernel(
+    q, k, v, do, lse, delta, dk, dv, mask, cu_q, cu_k, n, m, w, scale, h_kv, group, key_tiles,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, stride_gb, stride_gh, stride_gn, stride_gd,
+    stride_xb, stride_xh, stride_xn, stride_xd, stride_yb, stride_yh, stride_yn, stride_yd,
+    stride_lb, stride_lh, stride_mb, stride_mh, stride_mn, stride_mm,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr,
+    D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr,
+    B_q: tl.constexpr, B_t: tl.constexpr,
+):  # fmt: skip
+    """One program: dK and dV of B_t keys of one key head, summed over the query heads that share it.
+
+        dV = Aᵀ dO,   dK = dSᵀ Q,   dS = scale · A ∘ (dO Vᵀ − delta),   A = exp(S′ − lse)
+
+    Shapes and masks as in `flash_forward_kernel`; do has strides g, dk strides x, dv strides y, delta those of lse.
+    FLOPs: 2 pairs (2 d_k + 2 d_v) a query head: the products S, dA, dV, dK; with the other kernel seven, 3.5 times the
+    forward when d_k = d_v. Bytes: k, v, dk, dv once, q and do of the group m / B_t times.
+
+    Source: Dao 2023, algorithm 2, cut in two; chapter 11, and (5.5) to (5.11).
+    """
+    place = tl.program_id(0)
+    tile = place % key_tiles  # under a causal mask the first keys are read most: they start first
+    b, head = place // key_tiles // h_kv, place // key_tiles % h_kv
+    row_b = b.to(tl.int64)
+    start_q, start_k = 0, 0
+    if RAGGED:
+        start_q, start_k = tl.load(cu_q + b).to(tl.int64), tl.load(cu_k + b).to(tl.int64)
+        n = (tl.load(cu_q + b + 1) - start_q).to(tl.int32)
+        m = (tl.load(cu_k + b + 1) - start_k).to(tl.int32)
+        row_b = row_b * 0
+    first = tile * B_t
+    if first >= m:
+        return
+    row_g = head.to(tl.int64)
+    k += row_b * stride_kb + row_g * stride_kh + start_k * stride_kn
+    v += row_b * stride_vb + row_g * stride_vh + start_k * stride_vn
+    dk += row_b * stride_xb + row_g * stride_xh + start_k * stride_xn
+    dv += row_b * stride_yb + row_g * stride_yh + start_k * stride_yn
+
+    j = first + tl.arange(0, B_t)
+    k_t = load_tile(k, first, m, stride_kn, stride_kd, B_t, D_K, P_K, False)
+    v_t = load_tile(v, first, m, stride_vn, stride_vd, B_t, D_V, P_V, False)
+    dk_t = tl.zeros([B_t, P_K], tl.float32)
+    dv_t = tl.zeros([B_t, P_V], tl.float32)
+    low, left, right, high = queries_of(first, B_t, n, m, w, CAUSAL, WINDOWED, B_q)
+    if MASKED:
+        left, right = low, low
+    for member in range(0, group):
+        row_h = row_g * group + member
+        q_h = q + row_b * stride_qb + row_h * stride_qh + start_q * stride_qn
+        do_h = do + row_b * stride_gb + row_h * stride_gh + start_q * stride_gn
+        lse_h = lse + row_b * stride_lb + row_h * stride_lh + start_q
+        delta_h = delta + row_b * stride_lb + row_h * stride_lh + start_q
+        mask_h = mask
+        if MASKED:
+            mask_h = mask + row_b * stride_mb + row_h * stride_mh
+        if CAUSAL or WINDOWED:
+            dk_t, dv_t = add_queries(
+                dk_t, dv_t, k_t, v_t, j, low, left, q_h, do_h, lse_h, delta_h, mask_h, n, m, w, scale * LOG2_E,
+                stride_qn, stride_qd, stride_gn, stride_gd, stride_mn, stride_mm,
+                CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_q // 2,
+            )  # fmt: skip
+        if not MASKED:
+            dk_t, dv_t = add_queries(
+                dk_t, dv_t, k_t, v_t, j, left, right, q_h, do_h, lse_h, delta_h, mask_h, n, m, w, scale * LOG2_E,
+                stride_qn, stride_qd, stride_gn, stride_gd, stride_mn, stride_mm,
+                CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, B_q,
+            )  # fmt: skip
+        dk_t, dv_t = add_queries(
+            dk_t, dv_t, k_t, v_t, j, right, high, q_h, do_h, lse_h, delta_h, mask_h, n, m, w, scale * LOG2_E,
+            stride_qn, stride_qd, stride_gn, stride_gd, stride_mn, stride_mm,
+            CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_q // 2,
+        )  # fmt: skip
+    store_tile(dk, dk_t * scale, first, m, stride_xn, stride_xd, B_t, D_K, P_K)
+    store_tile(dv, dv_t, first, m, stride_yn, stride_yd, B_t, D_V, P_V)
+
+
+def flash_backward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    mask: torch.Tensor | None = None,
+    scale: float | None = None,
+    cu_q: torch.Tensor | None = None,
+    cu_k: torch.Tensor | None = None,
+    longest_q: int | None = None,
+    longest_k: int | None = None,
+    tiles: tuple[Tiles, Tiles] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Launch the two backward kernels: the gradients of q, k and v for the gradient do of o.
+
+        dV = Aᵀ dO,  dA = dO Vᵀ,  dS′ = A ∘ (dA − rowsum(dO ∘ O)),  dS = dS′ · scale,  dQ = dS K,  dK = dSᵀ Q
+
+    Shapes: q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), o and do (B, h, n, d_v), lse (B, h, n) as
+    `flash_forward` left it -> dq, dk, dv like q, k, v. The same call gives the same bits: nothing is added atomically.
+    `tiles` are those of dQ and of dK and dV.
+
+    Source: Dao 2023, algorithm 2; chapter 11, and (5.5) to (5.12).
+    """
+    B, h, n, d_k = q.shape
+    h_kv, m, d_v = v.shape[1:]
+    dq, dk, dv = like(q, q.shape), like(k, k.shape), like(v, v.shape)
+    delta = torch.empty_like(lse)
+    for_queries, for_keys = tiles or (query_tiles_backward(q, d_k, d_v), key_tiles_backward(q, d_k, d_v))
+    ragged = cu_q is not None
+    sequences = cu_q.shape[0] - 1 if ragged else B
+    query_tiles = triton.cdiv(longest_q if ragged else n, for_queries.B_q)
+    key_tiles = triton.cdiv(longest_k if ragged else m, for_keys.B_t)
+    numbers, group = arguments(q, k, window, scale), h // h_kv if h_kv else 1
+    mask_strides = mask.stride() if mask is not None else (0, 0, 0, 0)
+    constants = dict(
+        CAUSAL=causal, WINDOWED=window is not None, MASKED=mask is not None, RAGGED=ragged,
+        D_K=d_k, D_V=d_v, P_K=padded(d_k), P_V=padded(d_v), enable_fp_fusion=True,
+    )  # fmt: skip
+    with on(q):
+        if sequences * h * query_tiles:
+            flash_dq_kernel[(sequences * h * query_tiles,)](
+                q, k, v, o, do, lse, delta, dq, mask, cu_q, cu_k, *numbers, h, group, query_tiles,
+                *q.stride(), *k.stride(), *v.stride(), *o.stride(), *do.stride(), *dq.stride(),
+                *lse.stride()[:2], *mask_strides, **constants, **for_queries.options(),
+            )  # fmt: skip
+        if sequences * h_kv * key_tiles:
+            flash_dkv_kernel[(sequences * h_kv * key_tiles,)](
+                q, k, v, do, lse, delta, dk, dv, mask, cu_q, cu_k, *numbers, h_kv, group, key_tiles,
+                *q.stride(), *k.stride(), *v.stride(), *do.stride(), *dk.stride(), *dv.stride(),
+                *lse.stride()[:2], *mask_strides, **constants, **for_keys.options(),
+            )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,56 @@
+"""Compile a kernel for a GPU that is not there, and read what became of it: shared memory, registers, spills, products.
+
+Triton brings its own assembler, so this needs neither a GPU nor a CUDA toolkit.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+SHARED_LIMIT = {75: 64 * 1024, 80: 163 * 1024, 90: 227 * 1024}
+"""Bytes of shared memory that one program may hold on a T4, an A100, and an H100 or H200."""
+
+
+class Compiled(NamedTuple):
+    """What one kernel needs on one device, and the PTX it became."""
+
+    shared: int
+    registers: int
+    spills: int
+    ptx: str
+
+
+def compiled(kernel, types: dict, constants: dict, capability: int, warps: int, stages: int) -> Compiled:
+    """Compile `kernel` for arguments of these types, addresses and strides divisible by 16, strides of 1 folded in."""
+    names = [p.name for p in kernel.params]
+    signature = {name: "constexpr" if name in constants else types[name] for name in names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(names)
+        if signature[name].startswith("*") or (name.startswith("stride") and name not in constants)
+    }
+    constexprs = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=aligned)
+    done = triton.compile(
+        source, target=GPUTarget("cuda", capability, 32), options=dict(num_warps=warps, num_stages=stages)
+    )
+    usage = resource_usage(done.asm["cubin"])
+    return Compiled(done.metadata.shared, usage["REG"], usage["STACK"], done.asm["ptx"])
+
+
+def resource_usage(cubin: bytes) -> dict[str, int]:
+    """What the assembled kernel takes of each resource; spilled registers lie on its stack."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [NVIDIA / "cuobjdump", "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
+    return {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", text)}
