@@ -105,7 +105,7 @@ def test_2048_tokens_without_a_cache():
         ),
         ("- _cut_sum(m - r, w)", "", test_window_pairs_are_their_cells),
         ("+ (x - y) * w", "+ (x - y) * (w - 1)", test_window_pairs_are_their_cells),
-        (" - s * (B_t - s), 2", ", 2", test_tiled_pairs_are_the_cells_of_the_tiles_visited),
+        (" - rest * (B_t - rest), 2", ", 2", test_tiled_pairs_are_the_cells_of_the_tiles_visited),
         ("n * (n + B_t)", "n * (n + 1)", test_tiled_pairs_are_the_cells_of_the_tiles_visited),
         ("T * (T + 1)", "T * T", test_tiled_pairs_are_the_cells_of_the_tiles_visited),
         ("(2 * n + 1), 6", "(2 * n + 1), 3", test_work_without_a_cache_is_the_sum_over_prefixes),

@@ -57,10 +57,10 @@ def _cut_sum(x, w):
 def tiled_causal_pairs(n, B_t):
     """Pairs that a causal kernel computes when it skips whole tiles of B_t keys and cuts the last one at n.
 
-        [n (n + B_t) − s (B_t − s)] / 2,    s = n mod B_t
+        [n (n + B_t) − ρ (B_t − ρ)] / 2,    ρ = n mod B_t
 
-    Row i (from 1) pays for all keys of every tile it touches, min(n, B_t ⌈i / B_t⌉). With n = q B_t + s the q whole
-    tiles of rows give B_t² q (q + 1) / 2 and the last s rows s n; the sum is the line above. If B_t divides n, it is
+    Row i (from 1) pays for all keys of every tile it touches, min(n, B_t ⌈i / B_t⌉). With n = g B_t + ρ the g whole
+    tiles of rows give B_t² g (g + 1) / 2 and the last ρ rows ρ n; the sum is the line above. If B_t divides n, it is
     n (n + B_t) / 2.
 
     Exact when the tile of queries divides B_t; if B_t divides the tile of queries instead, put that size here:
@@ -68,8 +68,8 @@ def tiled_causal_pairs(n, B_t):
 
     Source: chapters 10 and 11.
     """
-    s = n % B_t
-    return quotient(n * (n + B_t) - s * (B_t - s), 2)
+    rest = n % B_t
+    return quotient(n * (n + B_t) - rest * (B_t - rest), 2)
 
 
 @formula

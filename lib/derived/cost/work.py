@@ -114,9 +114,9 @@ def network_macs(layer: Layer) -> int:
 def crossover(model: Model) -> int | float | None:
     """The context at which a token's scores cost what its feed-forward networks cost, over all layers.
 
-        Σ h (d_k + d_v) min(X, w) = Σ feed-forward MACs
+        Σ h (d_k + d_v) min(n, w) = Σ feed-forward MACs
 
-    Full squares (under a causal mask a prompt crosses at 2 X − 1); whole where it is whole. None where windows keep
+    Full squares (under a causal mask a prompt crosses at 2 n − 1); whole where it is whole. None where windows keep
     attention below for ever, or there is no attention.
     """
     wanted = sum(map(network_macs, model.layers))
