@@ -88,7 +88,7 @@ class Visit:
         return [url for url in self.requests if urlsplit(url).hostname not in ("127.0.0.1", None)]
 
     def formulas(self):
-        """Formulas that MathJax refused, did not know, or never saw."""
+        """Formulas that MathJax refused, did not know, or never saw, and tables left as Markdown."""
         return self.page.evaluate("""() => {
           const found = [], text = (node) => node.textContent.trim().slice(0, 80);
           for (const error of document.querySelectorAll("mjx-merror"))
@@ -98,9 +98,10 @@ class Visit:
           for (const place of document.querySelectorAll(".math"))
             if (!place.querySelector("mjx-container")) found.push("not typeset: " + text(place));
           const article = document.querySelector("article") ?? document.body;
+          const source = /\\\\\\(|\\\\\\[|\\$\\$|\\$[^$]*[\\\\_^][^$]*\\$|\\| *[-—]+ *\\|/;
           const prose = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
           for (let node = prose.nextNode(); node; node = prose.nextNode())
-            if (/\\\\\\(|\\\\\\[|\\$\\$/.test(node.data) && !node.parentElement.closest("pre, code, script, style"))
+            if (source.test(node.data) && !node.parentElement.closest("pre, code, script, style"))
               found.push("left as source: " + text(node));
           return found;
         }""")

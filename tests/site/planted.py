@@ -17,6 +17,8 @@ MARKDOWN = {
     "refused": r"$x^2^3$ is no formula.",
     "unknown": r"$\nosuchmacro{1}$ is none either.",
     "source": "The dollars are lost: \\\\(x^2\\\\).",
+    "letter": "The dollars are text: \\$d_k\\$.",
+    "table": "| a | b | |---|---| | 1 | 2 |",
     "mute": '<img src="../_static/favicon.svg" alt="">',
     "path": '<img src="../_static/favicon.svg" alt="figure-03-spread.svg">',
     "unlabelled": '<svg width="10" height="10" role="img"><path d="M0 0L9 9"/></svg>',

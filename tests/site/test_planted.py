@@ -76,6 +76,8 @@ def test_nothing_is_found_on_a_page_without_fault(planted_visit, page, mode):
         ("refused", "formulas", "refused: "),
         ("unknown", "formulas", r"unknown: \\nosuchmacro"),
         ("source", "formulas", "left as source: "),
+        ("letter", "formulas", "left as source: "),
+        ("table", "formulas", "left as source: "),
         ("mute", "mute", "<img"),
         ("unlabelled", "mute", "<svg"),
         ("elsewhere", "outside", "http://planted.invalid/a.png"),
