@@ -40,7 +40,7 @@ def compiled(kernel, types: dict, constants: dict, capability: int, warps: int, 
     constexprs = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=aligned)
     done = triton.compile(
-        source, target=GPUTarget("cuda", capability, 32), options=dict(num_warps=warps, num_stages=stages)
+        source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": stages}
     )
     usage = resource_usage(done.asm["cubin"])
     return Compiled(done.metadata.shared, usage["REG"], usage["STACK"], done.asm["ptx"])

@@ -1,1 +1,105 @@
-"""Attention on a GPU: Triton kernels written from the derivation."""
+"""The one door to fast attention: kernels of our own where they are fastest, torch's attention elsewhere.
+
+    attention           q, k, v of equal or other lengths, masks, grouped heads; differentiable
+    ragged_attention    sequences of several lengths laid end to end; differentiable
+    decode              a few new queries against a long cache, in one piece
+    paged_decode        the same against a cache in pages
+    chosen              which backend `attention` would take, and why
+
+Importing this file imports neither torch nor triton; a call does. Conventions are those of `derived.ops`: True = may
+read, causal is aligned to the last key, a window counts the query itself, who may read nothing gets zeros.
+Chapter 11.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from derived.kernels.backends import Choice
+
+__all__ = ["attention", "chosen", "ragged_attention"]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Average the values under softmax(Q Kᵀ / √d_k), on the fastest path there is.
+
+        S′ = Q Kᵀ · scale,   A = softmax(S′),   O = A V,   scale = 1/√d_k unless given
+
+    Shapes: q (*batch, n, d_k), k (*kv_batch, m, d_k), v (*kv_batch, m, d_v) -> o (*batch, n, d_v), in q's dtype.
+    kv_batch equals batch, or has fewer heads in its last axis: h query heads share h_kv key heads, h / h_kv consecutive
+    ones each. mask (boolean, True = may read) broadcasts to (*batch, n, m). Differentiable in q, k and v.
+
+    backend:
+        "triton"   our kernels, for CUDA GPUs; float16, bfloat16 (from sm_80) or float32, computed in float32; heads up
+                   to 256 wide. Memory beyond the results is one number a query. A nan or inf in key or value j
+                   changes no query that may not read j. Gradients are the same bits in every run.
+        "torch"    torch's own attention. Finite inputs only: a nan behind a mask may reach the output. A window or a
+                   mask costs an (n, m) array of booleans.
+        "auto"     Triton on GPUs from sm_80 on, torch on older ones and on the CPU; `chosen` says which and why.
+
+    Raises ShapeError or DtypeError if the arguments do not fit each other, DerivedError if the backend asked for
+    cannot compute them.
+
+    Source: Dao 2023; chapter 11.
+    """
+    from derived.kernels import backends
+
+    return backends.attention(q, k, v, causal=causal, mask=mask, scale=scale, window=window, backend=backend)[0]
+
+
+def chosen(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto") -> Choice:
+    """Tell which backend `attention` takes for these arrays, and why: Choice(backend, why).
+
+    Shapes: as in `attention`. Raises what `attention` raises.
+    """
+    from derived.kernels import backends
+
+    backends.checked(q, k, v, None)
+    return backends.choice(q, k, v, backend)
+
+
+def ragged_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | None = None,
+    longest_q: int | None = None,
+    longest_k: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Attend within each of several sequences laid end to end: `attention` of each, without padding.
+
+    Shapes: q (tokens_q, h, d_k), k (tokens_k, h_kv, d_k), v (tokens_k, h_kv, d_v) -> o (tokens_q, h, d_v).
+    cu_q and cu_k hold one entry a sequence and one more: sequence b is rows cu_q[b] to cu_q[b + 1] − 1 of q, and rows
+    cu_k[b] to cu_k[b + 1] − 1 of k and v. They start at 0, never fall and end at the number of tokens, which is not
+    checked, since a check would wait for the GPU. A sequence may be empty. longest_q and longest_k are the lengths of
+    the longest sequences; not given, they are read from cu_q and cu_k, which waits for the GPU.
+
+    Backends, errors and conventions as in `attention`; torch takes the sequences one after the other.
+
+    Source: chapter 11.
+    """
+    from derived.kernels import backends
+
+    return backends.ragged_attention(
+        q, k, v, cu_q, cu_k,
+        causal=causal, scale=scale, window=window, longest_q=longest_q, longest_k=longest_k, backend=backend,
+    )  # fmt: skip

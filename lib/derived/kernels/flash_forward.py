@@ -7,25 +7,28 @@ import torch
 import triton
 import triton.language as tl
 
-from derived.kernels.launch import Tiles, arguments, forward_tiles, like, on, padded
+from derived.kernels.launch import Tiles, arguments, capability, like, on, padded, tiles_for
 from derived.kernels.tile import LN_2, LOG2_E, allowed, contained, keys_of, load_tile, may_read, store_tile
 
 
 @triton.jit
 def merge_tiles(
-    c, l, o, q, i, start, stop, k, v, mask, n, m, w, scale,
+    c, l, o, q, i, start, stop, gap, width, k, v, mask, n, m, w, scale,
     stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr,
     D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr, B_t: tl.constexpr,
 ):  # fmt: skip
     """Merge the keys start … stop − 1, tile by tile, into the triple (c, l, o) of these queries.
 
-        S′ = q Kᵀ · scale,   c′ = max(c, max_j S′),   E = 2^(S′ − c′),   l ← l 2^(c − c′) + Σ_j E,   o ← o 2^(c − c′) + E V
+    From `gap` on `width` keys are left out, so that the tiles on both sides of the whole ones are one loop.
+
+        S′ = q Kᵀ · scale,   c′ = max(c, max_j S′),   E = 2^(S′ − c′)
+        l ← l 2^(c − c′) + Σ_j E,   o ← o 2^(c − c′) + E V
 
     S′ and c are in units of ln 2. WHOLE: every pair may be read, so nothing is tested.
     """
     for first in range(start, stop, B_t):
-        first = tl.cast(first, tl.int32)
+        first = tl.where(first < gap, first, first + width)
         k_t = load_tile(k, first, m, stride_kn, stride_kd, B_t, D_K, P_K, WHOLE)
         S = tl.dot(q, tl.trans(k_t), input_precision="ieee")
         if WHOLE:
@@ -66,11 +69,11 @@ def flash_forward_kernel(
 
         O = softmax(Q Kᵀ · scale) V,   lse = c + ln l,   both from the triple (c, l, o) merged over key tiles
 
-    q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), o (B, h, n, d_v), lse (B, h, n) in float32, mask (B, h, n, m)
-    of bytes; any strides. RAGGED: sequence b owns the rows cu_q[b] … cu_q[b + 1] − 1 of one long array, and B is 1 there.
-    P_K and P_V are the widths padded to a power of two, scale ≥ 0. Key tiles are walked in three stretches: those that a
-    window cuts, whole ones, those that the causal diagonal or the end cuts (`tile.keys_of`); where each pair is tested
-    a tile has half the keys, since the test takes registers.
+    q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), o (B, h, n, d_v), lse (B, h, n) in float32, mask
+    (B, h, n, m) of bytes; any strides. RAGGED: sequence b owns the rows cu_q[b] … cu_q[b + 1] − 1 of one long array,
+    and B is 1 there. P_K and P_V are the widths padded to a power of two, scale ≥ 0. First the whole tiles of keys are
+    walked, then those that the window, the diagonal or the end cuts (`tile.keys_of`): there each pair is tested, and a
+    tile has half the keys, since the test takes registers.
 
     FLOPs: 2 pairs (d_k + d_v) a head, pairs counted in whole tiles. Bytes: q and o once, k and v once for each of the
     n / B_q tiles of queries, as far as the cache does not hold them.
@@ -108,20 +111,14 @@ def flash_forward_kernel(
     low, left, right, high = keys_of(first, B_q, n, m, w, CAUSAL, WINDOWED, B_t)
     if MASKED:
         left, right = low, low  # any pair may be masked: no tile is whole
-    if WINDOWED:
-        c, l, acc = merge_tiles(
-            c, l, acc, q_t, i, low, left, k, v, mask, n, m, w, scale,
-            stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
-            CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2,
-        )  # fmt: skip
     if not MASKED:
         c, l, acc = merge_tiles(
-            c, l, acc, q_t, i, left, right, k, v, mask, n, m, w, scale,
+            c, l, acc, q_t, i, left, right, right, 0, k, v, mask, n, m, w, scale,
             stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
             CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, B_t,
         )  # fmt: skip
     c, l, acc = merge_tiles(
-        c, l, acc, q_t, i, right, high, k, v, mask, n, m, w, scale,
+        c, l, acc, q_t, i, low, high - (right - left), left, right - left, k, v, mask, n, m, w, scale,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
         CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2,
     )  # fmt: skip
@@ -160,9 +157,9 @@ def flash_forward(
     Source: Dao 2023, algorithm 1; chapter 11.
     """
     B, h, n, d_k = q.shape
-    m, d_v = v.shape[-2:]
+    d_v = v.shape[-1]
     o, lse = like(q, (B, h, n, d_v)), q.new_empty((B, h, n), dtype=torch.float32)
-    tiles = tiles or forward_tiles(q, d_k, d_v)
+    tiles = tiles or tiles_for("forward", capability(q), max(d_k, d_v), q.itemsize)
     ragged = cu_q is not None
     sequences = cu_q.shape[0] - 1 if ragged else B
     query_tiles = triton.cdiv(longest_q if ragged else n, tiles.B_q)

@@ -8,7 +8,7 @@ import torch
 
 
 class Tiles(NamedTuple):
-    """B_q queries by B_t keys in a tile, and how the compiler shall lay it out: warps, and stages of loads in flight."""
+    """B_q queries by B_t keys in a tile; for the compiler, warps and stages of loads in flight."""
 
     B_q: int
     B_t: int
@@ -20,46 +20,62 @@ class Tiles(NamedTuple):
         return {"B_q": self.B_q, "B_t": self.B_t, "num_warps": self.warps, "num_stages": self.stages}
 
 
-def padded(d: int) -> int:
-    """The width of a tile that holds d columns: a power of two, at least the 16 of one tensor-core product."""
-    return max(16, 1 << (d - 1).bit_length())
+# Compute capability -> widest head -> tile, for numbers of two bytes. A tile is as large as registers let it be: what
+# spills is listed in tests/data/kernel-resources.json, and at widths 64 and 128 from sm_80 on nothing may.
+TILES = {
+    "forward": {
+        90: {64: Tiles(128, 128, 8, 2), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 64, 8, 2)},
+        80: {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 32, 8, 3), 256: Tiles(64, 32, 8, 2)},
+    },
+    "dq": {
+        90: {64: Tiles(128, 64, 8, 2), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 8, 2)},
+        80: {64: Tiles(128, 64, 8, 2), 128: Tiles(128, 32, 8, 2), 256: Tiles(32, 32, 8, 1)},
+    },
+    "dkv": {
+        90: {64: Tiles(64, 128, 8, 2), 128: Tiles(32, 128, 8, 2), 256: Tiles(32, 64, 8, 2)},
+        80: {64: Tiles(64, 64, 8, 2), 128: Tiles(32, 64, 8, 2), 256: Tiles(32, 32, 8, 1)},
+    },
+}
+SMALL = Tiles(32, 32, 4, 1)
+"""Where products run outside the tensor cores: float32, which is computed exactly, and GPUs before sm_80."""
 
 
 def capability(x: torch.Tensor) -> int:
-    """The compute capability of the tensor's device as 10 major + minor (T4 75, A100 80, H100 90), 0 for a CPU."""
+    """The compute capability of the tensor's device as 10 major + minor (T4 75, A100 80, H100 90); 0 for a CPU."""
     if x.device.type != "cuda":
         return 0
     major, minor = torch.cuda.get_device_capability(x.device)
     return 10 * major + minor
 
 
-def forward_tiles(q: torch.Tensor, d_k: int, d_v: int) -> Tiles:
-    """The tile of the forward kernel for this device, dtype and width."""
-    return Tiles(32, 32, 4, 2)
+def tiles_for(kernel: str, device: int, width: int, size: int) -> Tiles:
+    """The tile of "forward", "dq" or "dkv" on this device, for heads of `width` numbers of `size` bytes each.
+
+    Devices between two rows take the lower one: sm_86, sm_89 and sm_120 hold less shared memory than sm_90.
+    """
+    if size > 2 or device < 80:
+        return SMALL
+    table = TILES[kernel][90 if 90 <= device < 120 else 80]
+    return next(tile for widest, tile in table.items() if width <= widest)
 
 
-def query_tiles_backward(q: torch.Tensor, d_k: int, d_v: int) -> Tiles:
-    """The tile of the kernel for dQ."""
-    return Tiles(32, 32, 4, 2)
-
-
-def key_tiles_backward(q: torch.Tensor, d_k: int, d_v: int) -> Tiles:
-    """The tile of the kernel for dK and dV."""
-    return Tiles(32, 32, 4, 2)
+def padded(d: int) -> int:
+    """The width of a tile that holds d columns: a power of two, at least the 16 of one tensor-core product."""
+    return max(16, 1 << (d - 1).bit_length())
 
 
 def arguments(q: torch.Tensor, k: torch.Tensor, window: int | None, scale: float | None) -> tuple[int, int, int, float]:
-    """n, m, w and scale as every kernel takes them; a window wider than all positions is cut, so that sums of it fit."""
+    """n, m, w and scale as every kernel takes them; a window wider than all positions is cut, so sums of it fit."""
     n, m, d_k = q.shape[-2], k.shape[-2], q.shape[-1]
     return n, m, min(window or 0, n + m), 1 / math.sqrt(d_k) if scale is None else float(scale)
 
 
-def like(q: torch.Tensor, shape: tuple[int, int, int, int]) -> torch.Tensor:
+def like(q: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A new (B, h, n, d) array whose heads lie inside its tokens if those of q do."""
     B, h, n, d = shape
     if q.stride(1) < q.stride(2):
         return q.new_empty((B, n, h, d)).transpose(1, 2)
-    return q.new_empty(shape)
+    return q.new_empty((B, h, n, d))
 
 
 def on(x: torch.Tensor):

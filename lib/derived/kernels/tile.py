@@ -23,16 +23,9 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def load_tile(
-    x,
-    first,
-    count,
-    stride_row,
-    stride_col,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    P: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
+    x, first, count, stride_row, stride_col,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, P: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """Rows first … first + ROWS − 1 of x, as (ROWS, P): zeros beyond row `count` and beyond column WIDTH.
 
     With WHOLE no row lies beyond `count`, and none is tested. Offsets are 64 bits wide: an array may hold more than
@@ -128,15 +121,19 @@ def queries_of(first, COLS: tl.constexpr, n, m, w, CAUSAL: tl.constexpr, WINDOWE
 
 
 @triton.jit
+def sound(x):
+    """x with 0 in place of what is nan or infinite: for rows whose weights are nan already for all who read them."""
+    return tl.where(tl.abs(x) < float("inf"), x, 0.0)
+
+
+@triton.jit
 def contained(a, x):
     """A tile of weights a and of rows x, changed so that in a x a nan or inf of row j reaches only those who weigh it.
 
     A weight of 0 does not hide a nan, since 0 · nan is nan. So such entries of x become 0, and the weights other than 0
-    of their row become nan: a broken value is seen in the whole row of the product, and hidden from nobody who reads it.
+    of their row become nan: a broken value shows in the whole row of the product, and is hidden from no reader.
 
     Shapes: a (R, C), x (C, P). Chapter 4, (4.9), has the form that keeps other columns whole.
     """
-    sound = tl.abs(x) < float("inf")
-    broken = tl.min(sound.to(tl.int32), 1) == 0
-    a = tl.where(broken[None, :] & (a != 0), float("nan"), a)
-    return a, tl.where(sound, x, 0.0)
+    broken = tl.min((tl.abs(x) < float("inf")).to(tl.int32), 1) == 0
+    return tl.where(broken[None, :] & (a != 0), float("nan"), a), sound(x)

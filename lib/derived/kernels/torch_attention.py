@@ -1,0 +1,56 @@
+"""Torch's own attention behind the conventions of `derived.ops.masks`; finite inputs only.
+
+torch aligns `is_causal` to the first key; here causal is aligned to the last. For n ≠ m this passes torch's lower-right
+bias, which torch's fused GPU kernels know and its CPU kernel reads as an (n, m) array.
+"""
+
+import torch
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+Tensor = torch.Tensor
+
+
+def torch_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, mask: Tensor | None, scale: float | None
+) -> Tensor:
+    """Average the values under softmax(Q Kᵀ · scale), by torch's `scaled_dot_product_attention`.
+
+    Shapes: q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), mask broadcastable to (B, h, n, m) ->
+    o (B, h, n, d_v).
+    A window or a mask becomes an (n, m) boolean array, and torch may then hold n · m numbers a head.
+    A nan or inf behind a mask may reach the output: torch multiplies it by a weight of 0.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and (m == 0 or not _shares_heads(q)):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        grouped = False
+    if m == 0:
+        return (q @ k.mT) @ v  # zeros, and zero gradients
+    bias, aligned = None, False
+    if window is not None or mask is not None:
+        bias = readable(n, m, causal, window, mask, q.device)
+    elif causal and n > m:  # the first n − m queries stand before every key
+        head = q.new_zeros((*q.shape[:2], n - m, v.shape[-1]))
+        tail = torch_attention(q[..., n - m :, :], k, v, causal=True, window=None, mask=None, scale=scale)
+        return torch.cat((head, tail), dim=-2)
+    elif causal and n == m:
+        aligned = True
+    elif causal and n > 1:  # a single query reads every key
+        bias = causal_lower_right(n, m)
+    return scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=aligned, scale=scale, enable_gqa=grouped)
+
+
+def readable(n: int, m: int, causal: bool, window: int | None, mask: Tensor | None, device) -> Tensor:
+    """Boolean (n, m), or wider by the leading axes of mask: may query i read key j?"""
+    ahead = torch.arange(m, device=device) - torch.arange(m - n, m, device=device)[:, None]
+    reads = ahead <= 0 if causal else torch.ones_like(ahead, dtype=torch.bool)
+    if window is not None:
+        reads = reads & (ahead > -window) & (ahead < window)
+    return reads if mask is None else reads & mask
+
+
+def _shares_heads(q: Tensor) -> bool:
+    """Whether torch's fused kernels for this device take fewer key heads than query heads; before sm_80 none does."""
+    return q.device.type != "cuda" or torch.cuda.get_device_capability(q.device) >= (8, 0)
