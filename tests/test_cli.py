@@ -104,6 +104,32 @@ def test_nothing_fits_is_exit_code_one(config, capsys):
     assert "none: nothing up to 3 holds 200 conversations" in capsys.readouterr().out
 
 
+def test_what_cannot_be_built_says_why(config, capsys):
+    assert cli.main(size(config, "--tensor-parallel", "3")) == 1
+    text = capsys.readouterr().out
+    assert "3 ranks do not divide the 32 query heads" in text and "--max-gpus" not in text
+    assert cli.main(size(config, "--replicas", "3")) == 0
+    assert "5 would hold" in (text := capsys.readouterr().out) and "with 0 conversations" not in text
+
+
+def test_a_placement_is_listed_once(config, capsys):
+    found = answered(capsys, size(config, "--json", gpu="T4"))  # more cards than are enumerated
+    names = [found["placement_name"], *(p["name"] for p in found["runners_up"] + found["rejected"])]
+    assert found["gpus"] > 16 and len(set(names)) == len(names)
+
+
+def test_both_bounds_are_said_and_a_context_beyond_the_config(config, capsys):
+    # weights 13,476,831,232 bytes and 200 caches of 4 GiB on cards of 79.19 GiB, whole and nine tenths
+    found = answered(capsys, size(config, "--json", context="8192"))
+    assert (found["lower_bound_gpus"], found["lower_bound_gpus_at_share"]) == (11, 12)
+    assert found["notes"] == ["8,192 tokens are more than the 4,096 positions of the config"]
+    assert cli.main(size(config, context="8192")) == 0
+    text = capsys.readouterr().out
+    assert "11 cards if all of each is used" in text and "12 cards at the share (11.40 before" in text
+    assert "8,192 tokens are more" in text
+    assert answered(capsys, size(config, "--json", context="4096"))["notes"] == []
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

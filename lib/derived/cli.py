@@ -21,7 +21,7 @@ class OneSentence(argparse.ArgumentParser):
 
     def error(self, message: str):
         """Exit with code 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {message}; --help says more\n")
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:

@@ -86,7 +86,7 @@ def replica(order: Order, ranks: Ranks, t: int, p: int, asked: int, count: int) 
         parts.append(
             total(called, rank(order, ranks, stage, t, p, same[0], asked, cards), f"on {cards} card{'s' * (cards > 1)}")
         )
-    name = f"{count} × {replica_name(t, p, order.model.L)}, {asked:,} conversations each"
+    name = f"{count} × {replica_name(t, p, order.model.L)}, {asked:,} conversations{' each' * (count > 1)}"
     return total(name, parts)
 
 

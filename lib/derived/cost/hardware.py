@@ -138,7 +138,9 @@ NOTHING = Calibration(*[Calibrated(0, 0, 0, "left out")] * 4)
 
 LOGS = "llm-d-incubation/llm-d-planner PR#205 (vLLM 0.19 on H100)"
 MEASURED = Calibration(
-    activation=Calibrated(gib(223), gib(189), gib(564), f"{LOGS}: 1.89 to 2.23 GiB; 5.64 in an earlier engine"),
+    activation=Calibrated(
+        gib(223), gib(189), gib(564), f"{LOGS}, models of 7 and 8 billion: 1.89 to 2.23 GiB; 5.64 in an earlier engine"
+    ),
     alone=Calibrated(gib(25), gib(25), gib(179), f"{LOGS}: 0.25 GiB; vllm-project/vllm PR#10511: 1.79"),
     tensor=Calibrated(gib(213), gib(207), gib(358), f"{LOGS}: 2.07 to 2.13 GiB; vllm-project/vllm PR#10511: 3.58"),
     pipeline=Calibrated(gib(7), gib(7), gib(7), f"{LOGS}: 0.07 GiB"),

@@ -12,6 +12,7 @@ speed: the placements that hold enough with less room are listed too, since a te
 Chapter 13.
 """
 
+from math import prod
 from operator import mul
 
 from derived.cost import memory
@@ -244,7 +245,7 @@ class Search:
         upto = max_gpus if gpus is None else gpus
         rejected: list[Placed] = []
         fitting: list[Placed] = []
-        counts = list(range(1, min(upto, ENUMERATED) + 1)) if upto <= ENUMERATED else [upto - 1, upto]
+        counts = list(range(1, upto + 1)) if upto <= ENUMERATED else self.last_two(upto)
         for n in counts:
             found = (
                 self.placements(n, conversations) if upto <= ENUMERATED else self.best_of_each_kind(n, conversations)
@@ -252,7 +253,13 @@ class Search:
             for placed in found:
                 (fitting if n == gpus and not placed.reason else rejected).append(placed)
         fitting.sort(key=lambda placed: (-placed.conversations, max(t * p for t, p in placed.replicas)))
-        return gpus, fitting[0] if fitting else None, tuple(fitting[1:]), tuple(rejected)
+        once = tuple(dict.fromkeys(rejected))  # with a card idle, a placement of fewer cards comes back
+        return gpus, fitting[0] if fitting else None, tuple(fitting[1:]), once
+
+    def last_two(self, upto: int) -> list[int]:
+        """The last two numbers of cards up to `upto` on which what is fixed can stand at all."""
+        step = prod(n or 1 for n in self.fixed)
+        return list(range(step, upto + 1, step))[-2:] or [step]
 
     def placements(self, cards: int, wanted: int):
         """Every placement on exactly so many cards; what cannot be built or loaded stands alone, once."""
@@ -275,9 +282,9 @@ class Search:
         yield from filter(None, (self.unbuildable(t, p, 1) for t, p in self.shapes(cards)))
         kinds = [kind for kind in self.kinds(cards) if kind.held]
         best = Best(kinds, cards)
-        for kind in kinds:
-            rest = best.split(cards - kind.cards)
-            yield self.placed(tuple(sorted((kind, *rest), key=lambda k: (-k.cards, k.p))), wanted)
+        with_each = ((kind, *best.split(cards - kind.cards)) for kind in kinds)
+        for split in dict.fromkeys(tuple(sorted(split, key=lambda k: (-k.cards, k.p))) for split in with_each):
+            yield self.placed(split, wanted)
 
     def unbuildable(self, t: int, p: int, count: int) -> Placed | None:
         """The rejection of a replica that breaks a rule or whose weights do not fit; None where it can be loaded."""
@@ -319,7 +326,8 @@ class Search:
 
         stages = self.ranks.stages(t, p)
         index = min(range(p), key=lambda i: room(stages[i]))
-        return f"stage {index + 1} of {p}, {stages[index].stop - stages[index].start} layers,"
+        layers = stages[index].stop - stages[index].start
+        return f"stage {index + 1} of {p}, {layers} layer{'s' * (layers > 1)},"
 
     def flips(self, wanted: int, gpus: int) -> Flips:
         """Where the count of cards changes, by bisection: what fits is monotone in share and in context."""

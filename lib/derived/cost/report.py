@@ -40,6 +40,25 @@ def mean_token_bytes(order: Order) -> int | float:
     return whole if not rest else round(order.cache_bytes_per_conversation / order.context, 3)
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def share_bound(order: Order) -> int:
+    """The bound where only the share of each card is used: ⌈all bytes / usable⌉."""
+    total = order.weight_bytes + order.conversations * order.cache_bytes_per_conversation
+    return -(-total // order.usable_bytes)
+
+
+def notes(order: Order) -> list[str]:
+    """What the reader of the answer should know about the config, and about this context."""
+    allowed = order.model.max_context
+    if allowed is None or order.context <= allowed:
+        return list(order.model.notes)
+    return [*order.model.notes, f"{order.context:,} tokens are more than the {allowed:,} positions of the config"]
+
+
 def shapes(placed: Placed) -> list[dict]:
     """The replicas of a placement."""
     return [{"tensor_parallel": t, "pipeline_parallel": p} for t, p in placed.replicas]
@@ -74,6 +93,8 @@ def as_dict(order: Order, price: float | None = None) -> dict:
         "share": order.share,
         "share_is_of": "the card's total visible memory",
         "lower_bound_gpus": order.lower_bound_gpus,
+        "lower_bound_is_of": "whole cards, all of their visible memory",
+        "lower_bound_gpus_at_share": share_bound(order),
         "cards_worth_of_usable_memory": round(order.cards_worth, 4),
         "gpus": order.gpus,
         "gpus_at_ends_of_calibration_bands": list(order.gpus_in_band),
@@ -90,7 +111,7 @@ def as_dict(order: Order, price: float | None = None) -> dict:
         "flips": order.flips._asdict() if order.flips else None,
         "calibrated": {name: term._asdict() for name, term in calibrated.items()},
         "terms": [{"name": t.name, "bytes": t.bytes, "formula": t.formula} for t in explain(order).leaves()],
-        "notes": list(model.notes),
+        "notes": notes(order),
     }
     return found | ({"price": prices(order, price)} if price is not None else {})
 
@@ -142,7 +163,7 @@ def derived_lines(order: Order) -> list[str]:
     if model.prediction:
         unloaded = model.parameters - model.served_parameters
         lines.insert(4, row("of which not loaded", f"{unloaded:,} in extra prediction layers"))
-    return lines + [row("note", note) for note in model.notes]
+    return lines + [row("note", note) for note in notes(order)]
 
 
 def calibrated_lines(order: Order) -> list[str]:
@@ -152,7 +173,7 @@ def calibrated_lines(order: Order) -> list[str]:
         "Calibrated, measured elsewhere",
         row(f"memory of one {on.name}", f"{gib(on.visible_bytes)} visible of {on.sold_bytes / memory.GB:g} GB sold"),
         row("", f"{on.visible_source}{'; seen: ' + on.visible_band if on.visible_band else ''}"),
-        row("share used", f"{order.share:g} of it: {gib(order.usable_bytes)}"),
+        row("share used", f"{order.share:g} of it: {gib(order.usable_bytes)}, for all that an engine takes"),
     ]
     words = {
         "activation": "activation peak a rank", "alone": "non-torch memory, alone",
@@ -160,19 +181,24 @@ def calibrated_lines(order: Order) -> list[str]:
     }  # fmt: skip
     for name, term in terms._asdict().items():
         band = f"{term.low / memory.GIB:.2f} to {term.high / memory.GIB:.2f}"
-        lines.append(row(words[name], f"{term.bytes / memory.GIB:.2f} GiB (band {band}; {term.source})"))
+        lines += [row(words[name], f"{term.bytes / memory.GIB:.2f} GiB (band {band})"), row("", term.source)]
     return lines
 
 
 def answer_lines(order: Order, price: float | None) -> list[str]:
     """The bound, the choice, what else would do, what fails and why, and where the count changes."""
     low, high = order.gpus_in_band
-    worth = f"{order.cards_worth:.2f} cards' worth of the share"
-    lines = ["Answer", row("lower bound", f"{order.lower_bound_gpus} × {order.card.name} ({worth})")]
+    lines = [
+        "Answer",
+        row("lower bound", f"{plural(order.lower_bound_gpus, 'card')} if all of each is used"),
+        row("", f"{plural(share_bound(order), 'card')} at the share ({order.cards_worth:.2f} before rounding up)"),
+    ]
     if order.gpus is None:
-        lines.append(row("cards", f"none: nothing up to {order.max_gpus} holds {order.conversations:,} conversations"))
+        none = f"none: nothing up to {order.max_gpus} holds {plural(order.conversations, 'conversation')}"
+        more = "; --max-gpus sets how many are tried" if any(p.conversations for p in order.rejected) else ""
+        lines.append(row("cards", none + more))
     else:
-        held = f"{order.chosen.name}, holds {order.chosen.conversations:,} conversations"
+        held = f"{order.chosen.name}, holds {plural(order.chosen.conversations, 'conversation')}"
         lines.append(row("cards", f"{order.gpus} × {order.card.name}: {held}"))
         lines.append(row("tokens of cache that fit", f"{cache_tokens(order):,}"))
         if (low, high) != (order.gpus, order.gpus):
@@ -203,11 +229,13 @@ def flip_lines(order: Order) -> list[str]:
     flips, fewer = order.flips, order.gpus - 1
     context = f"up to {flips.context:,} tokens" if flips.context else "at any context"
     lines = [
-        row(f"{order.gpus} cards suffice", f"from a share of {flips.share:g}, {context}, "
-            f"up to {flips.conversations:,} conversations, each alone"),
+        row(f"{order.gpus} {'suffices' if order.gpus == 1 else 'suffice'}", f"from a share of {flips.share:g}, "
+            f"{context}, up to {plural(flips.conversations, 'conversation')}, each moved alone"),
     ]  # fmt: skip
-    if fewer:
-        ways = [f"with {flips.conversations_one_fewer:,} conversations"]
+    if fewer and not flips.conversations_one_fewer:
+        lines.append(row(f"{fewer} would hold", "none, placed as asked"))
+    elif fewer:
+        ways = [f"with {plural(flips.conversations_one_fewer, 'conversation')}"]
         ways += [f"up to {flips.context_one_fewer:,} tokens"] if flips.context_one_fewer else []
         ways += [f"from a share of {flips.share_one_fewer:g}"] if flips.share_one_fewer else []
         lines.append(row(f"{fewer} would have sufficed", ", or ".join(ways)))
@@ -216,33 +244,42 @@ def flip_lines(order: Order) -> list[str]:
 
 def price_lines(costs: dict, order: Order) -> list[str]:
     """What the order costs, and one card more or fewer."""
-    refused = costs["conversations_refused_one_fewer"]
-    return [
-        row("cost", f"{costs['per_hour']:g} an hour"),
-        row("one card fewer", f"{costs['per_hour_one_fewer']:g} an hour, and {refused:,} conversations refused"),
-        row("one card more", f"{costs['per_hour_one_more']:g} an hour, room for {costs['conversations_one_more']:,}"),
-    ]
+    lines = [row("cost", f"{costs['per_hour']:,g} an hour")]
+    if order.gpus > 1:
+        refused = plural(costs["conversations_refused_one_fewer"], "conversation")
+        lines.append(row("one card fewer", f"{costs['per_hour_one_fewer']:,g} an hour, and {refused} refused"))
+    more = f"{costs['per_hour_one_more']:,g} an hour, room for {costs['conversations_one_more']:,}"
+    return [*lines, row("one card more", more)]
+
+
+def flops(count: int) -> str:
+    """FLOPs exactly, and rounded to a name that can be read."""
+    name, unit = next((pair for pair in (("P", 1e15), ("T", 1e12), ("G", 1e9)) if count >= pair[1]), ("M", 1e6))
+    return f"{count:,} FLOPs ({count / unit:.4g} {name}FLOP)"
 
 
 def flops_table(model, done, times, gpu: str | None) -> str:
     """FLOPs of a model for people."""
     n = done.context
-    crossing = "never: windows keep it below" if done.crossover_tokens is None else f"{done.crossover_tokens:,g} tokens"
+    crossing = (
+        "never: windows keep them below" if done.crossover_tokens is None else f"{done.crossover_tokens:,g} tokens"
+    )
     if isinstance(done.crossover_tokens, int):
         crossing = f"{done.crossover_tokens:,} tokens"
     lines = [
         f"{model.name} ({model.model_type}, {model.L} layers), products of matrices, 2 FLOPs a MAC",
-        row(f"prefill of {n:,}", f"{done.prefill_flops:,} FLOPs, the head at every position"),
-        row("", f"{done.prefill_flops_one_logit:,} FLOPs, the head at the last"),
-        row(f"decode a token at {n:,}", f"{done.decode_flops_per_token:,} FLOPs"),
-        row(f"training a token of {n:,}", f"{done.training_flops_per_token:,} FLOPs"),
-        row("scores cost the FFN at", crossing),
+        row(f"prefill of {n:,}", f"{flops(done.prefill_flops)}, the head at every position"),
+        row("", f"{flops(done.prefill_flops_one_logit)}, the head at the last"),
+        row(f"one decode step at {n:,}", flops(done.decode_flops_per_token)),
+        row("training, each token", f"{flops(done.training_flops_per_token)}, in texts of {n:,}"),
+        row("core costs as much as FFN", f"at {crossing}" if done.crossover_tokens is not None else crossing),
     ]
     if times:
         lines += [
+            row("first token", f"at least {1000 * times.first_token:.3g} ms ({times.first_token_bound_by})"),
             row(
-                f"first token on a {gpu}", f"at least {1000 * times.first_token:.3g} ms ({times.first_token_bound_by})"
+                "each token, one at a time", f"at least {1000 * times.each_token:.3g} ms ({times.each_token_bound_by})"
             ),
-            row("each token, alone", f"at least {1000 * times.each_token:.3g} ms ({times.each_token_bound_by})"),
+            row("both on one", f"{gpu}"),
         ]
     return "\n".join(lines)
