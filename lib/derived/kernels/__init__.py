@@ -2,8 +2,8 @@
 
     attention           q, k, v of equal or other lengths, masks, grouped heads; differentiable
     ragged_attention    sequences of several lengths laid end to end; differentiable
-    decode              a few new queries against a long cache, in one piece
-    paged_decode        the same against a cache in pages
+    cached_attention    a few new queries against a long cache, in one piece
+    paged_attention     the same against a cache in pages
     chosen              which backend `attention` would take, and why
 
 Importing this file imports neither torch nor triton; a call does. Conventions are those of `derived.ops`: True = may
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from derived.kernels.backends import Choice
 
-__all__ = ["attention", "chosen", "ragged_attention"]
+__all__ = ["attention", "cached_attention", "chosen", "paged_attention", "ragged_attention"]
 
 
 def attention(
@@ -102,4 +102,61 @@ def ragged_attention(
     return backends.ragged_attention(
         q, k, v, cu_q, cu_k,
         causal=causal, scale=scale, window=window, longest_q=longest_q, longest_k=longest_k, backend=backend,
+    )  # fmt: skip
+
+
+def cached_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Let a few new queries of each sequence read its cache: the keys that are there, the n newest included.
+
+    Query i of n reads key j of sequence b if j ≤ i + lengths[b] − n, and a window as everywhere. No gradient.
+
+    Shapes: q (B, h, n, d_k), k (B, h_kv, capacity, d_k), v (B, h_kv, capacity, d_v), lengths (B,) of int32 or int64,
+    each at most the capacity, which is not checked -> o (B, h, n, d_v). What lies beyond a length is not read.
+    "triton" splits the keys among programs and lets the heads of a group share the bytes; n · h / h_kv ≤ 128.
+
+    Raises ShapeError, DtypeError or DerivedError, as `attention`.
+
+    Source: Dao et al. 2023; chapters 11 and 13.
+    """
+    from derived.kernels import cached
+
+    return cached.cached_attention(q, k, v, lengths, table=None, window=window, scale=scale, backend=backend)
+
+
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Do what `cached_attention` does, against a cache in pages.
+
+    Key j of sequence b is row j mod PAGE of page block_table[b, j div PAGE].
+
+    Shapes: q (B, h, n, d_k), k_pages (pages, h_kv, PAGE, d_k), v_pages (pages, h_kv, PAGE, d_v) with any strides,
+    block_table (B, pages a sequence) and lengths (B,) of int32 or int64 -> o (B, h, n, d_v). Entries of the table
+    beyond a sequence's length are not read. "torch" first copies the pages of each sequence into one piece.
+
+    Raises what `cached_attention` raises.
+
+    Source: Kwon et al. 2023; chapters 11 and 13.
+    """
+    from derived.kernels import cached
+
+    return cached.cached_attention(
+        q, k_pages, v_pages, lengths, table=block_table, window=window, scale=scale, backend=backend
     )  # fmt: skip

@@ -54,7 +54,7 @@ def flash_dq_kernel(
 ):  # fmt: skip
     """One program: dQ of B_q queries of one head, and two numbers of each that the other kernel reads, delta and shift.
 
-        dQ = dS K,   dS = scale · A ∘ (dO Vᵀ − delta),   A = 2^(S′ / ln 2 − shift) = exp(S′ − lse)
+        dQ = dS K,   dS = scale · A ∘ (dO Vᵀ − delta),   A = 2^(S′ / ln 2 − shift)
 
     Shapes and masks as in `flash_forward_kernel`; do has strides g and dq strides x, shift and delta those of lse.
     FLOPs: 2 pairs (2 d_k + d_v) a head: the products S, dA, dQ. Bytes: q, o, do, dq once, k and v n / B_q times.
@@ -93,7 +93,7 @@ def flash_dq_kernel(
     delta_t = tl.sum(o_t.to(tl.float32) * do_t.to(tl.float32), 1)
     tl.store(delta + i, delta_t, mask=i < n)
     shift_t = tl.load(lse + i, mask=i < n, other=float("-inf"))
-    shift_t = tl.where(shift_t == float("-inf"), float("inf"), shift_t * LOG2_E)  # nothing was read: 2^(S′ − ∞) is 0
+    shift_t = tl.where(shift_t == float("-inf"), float("inf"), shift_t)  # nothing was read: 2^(S′ − ∞) is 0
     tl.store(shift + i, shift_t, mask=i < n)
     q_t = load_tile(q, first, n, stride_qn, stride_qd, B_q, D_K, P_K, False)
     acc = tl.zeros([B_q, P_K], tl.float32)

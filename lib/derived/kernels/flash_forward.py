@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from derived.kernels.launch import Tiles, arguments, capability, like, on, padded, tiles_for
-from derived.kernels.tile import LN_2, LOG2_E, allowed, contained, keys_of, load_tile, may_read, store_tile
+from derived.kernels.tile import LOG2_E, allowed, contained, keys_of, load_tile, may_read, store_tile
 
 
 @triton.jit
@@ -67,8 +67,9 @@ def flash_forward_kernel(
 ):  # fmt: skip
     """One program: B_q queries of one head of one sequence; writes their rows of O and their log-sum-exp.
 
-        O = softmax(Q Kᵀ · scale) V,   lse = c + ln l,   both from the triple (c, l, o) merged over key tiles
+        O = softmax(Q Kᵀ · scale) V,   lse = c + log₂ l,   both from the triple (c, l, o) merged over key tiles
 
+    lse is kept in units of ln 2: a factor more would be a rounding more, which exp magnifies by |lse|.
     q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), o (B, h, n, d_v), lse (B, h, n) in float32, mask
     (B, h, n, m) of bytes; any strides. RAGGED: sequence b owns the rows cu_q[b] … cu_q[b + 1] − 1 of one long array,
     and B is 1 there. P_K and P_V are the widths padded to a power of two, scale ≥ 0. First the whole tiles of keys are
@@ -127,7 +128,7 @@ def flash_forward_kernel(
     whole = tl.where(nothing, 1.0, l)
     acc = tl.where(nothing[:, None], 0.0, acc / whole[:, None])
     store_tile(o, acc, first, n, stride_on, stride_od, B_q, D_V, P_V)
-    tl.store(lse + i, tl.where(nothing, c, (c + tl.log2(whole)) * LN_2), mask=i < n)
+    tl.store(lse + i, tl.where(nothing, c, c + tl.log2(whole)), mask=i < n)
 
 
 def flash_forward(
@@ -144,9 +145,9 @@ def flash_forward(
     longest_q: int | None = None,
     tiles: Tiles | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Launch the forward kernel: the outputs, and the log-sum-exp of each query's scores for the way back.
+    """Launch the forward kernel: the outputs, and each query's log-sum-exp, in units of ln 2, for the way back.
 
-        O = softmax(Q Kᵀ · scale) V,   lse_i = ln Σ_j exp(S′_ij) over the keys j that i may read
+        O = softmax(Q Kᵀ · scale) V,   lse_i = log₂ Σ_j exp(S′_ij) over the keys j that i may read
 
     Shapes: q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), mask (B, h, n, m), broadcast by strides of 0 ->
     o (B, h, n, d_v) in q's dtype, lse (B, h, n) in float32. A query that may read nothing gives zeros and lse = −inf.

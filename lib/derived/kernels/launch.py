@@ -33,10 +33,10 @@ TILES = {
     },
     "dkv": {
         90: {64: Tiles(64, 128, 8, 2), 128: Tiles(32, 128, 8, 2), 256: Tiles(32, 64, 8, 2)},
-        80: {64: Tiles(64, 64, 8, 2), 128: Tiles(32, 64, 8, 2), 256: Tiles(32, 32, 8, 1)},
+        80: {64: Tiles(32, 64, 8, 2), 128: Tiles(32, 64, 8, 2), 256: Tiles(32, 32, 8, 1)},
     },
 }
-SMALL = Tiles(32, 32, 4, 1)
+SMALL = Tiles(32, 32, 8, 1)
 """Where products run outside the tensor cores: float32, which is computed exactly, and GPUs before sm_80."""
 
 

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)  # 1 / ln 2: the hardware has 2^x, so scores are kept in units of ln 2
-LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit

@@ -54,3 +54,10 @@ def readable(n: int, m: int, causal: bool, window: int | None, mask: Tensor | No
 def _shares_heads(q: Tensor) -> bool:
     """Whether torch's fused kernels for this device take fewer key heads than query heads; before sm_80 none does."""
     return q.device.type != "cuda" or torch.cuda.get_device_capability(q.device) >= (8, 0)
+
+
+def in_one_piece(pages: Tensor, table: Tensor) -> Tensor:
+    """The pages of each sequence one after the other: (pages, h_kv, PAGE, d) -> (B, h_kv, all rows, d)."""
+    B, count = table.shape
+    _, h_kv, page, d = pages.shape
+    return pages[table.long()].transpose(1, 2).reshape(B, h_kv, count * page, d)
