@@ -13,7 +13,7 @@ What counts as a number, and as shown, by these rules:
   number must stand in an output as it is, unless "about", "≈" or the like comes before it; then a decimal that
   rounds to it, or a number that agrees with it in its digits up to the closing zeros (at least two), is enough.
   A power of ten or two stands for its exact value. An explicit sign must be the output's sign.
-- Where: a number of one or two digits without a unit is shown by chance too easily, so an output of its own section
+- Where: a number of one to three digits without a unit is shown by chance too easily, so an output of its own section
   (`##`) must show it; sections that look back (takeaways, recall, ledger, belief, exercises) and longer numbers are
   compared with the whole chapter.
 - Units: a number with a unit needs that unit at the output's number, or else on its line, or else (a table
@@ -148,8 +148,8 @@ class Chapter:
 
 
 def _common(number):
-    """Whether so many numbers look like this one that it proves little: fewer than three digits that count, no unit."""
-    return not number.unit and not number.exact and sum(map(str.isdecimal, number.text.lstrip("0."))) < 3
+    """Whether so many numbers look like this one that it proves little: fewer than four digits that count, no unit."""
+    return not number.unit and not number.exact and sum(map(str.isdecimal, number.text.lstrip("0."))) < 4
 
 
 def _sections(cells):
@@ -201,10 +201,11 @@ def _context(source, number):
 
 
 def planted(chapter, rng, count):
-    """`count` seeded pairs of (what was changed, whether it was caught): one digit of one explained number."""
-    sources = dict(chapter.prose)
+    """`count` seeded pairs of (what was changed, whether it was caught): one digit of one result, shown and not given."""
+    sources, given = dict(chapter.prose), {number.value for number in chapter.given}
     known = {index: {p.number.start for p in chapter.problems_of(source, index)} for index, source in chapter.prose}
-    sound = [(index, n) for index, n in chapter.claims() if n.start not in known[index] and re.search(r"\d", n.text)]
+    results = [(index, n) for index, n in chapter.claims() if n.value not in given]
+    sound = [(index, n) for index, n in results if n.start not in known[index] and re.search(r"\d", n.text)]
     for _ in range(count if sound else 0):
         index, number = sound[rng.integers(len(sound))]
         places = [number.start + i for i, sign in enumerate(number.text) if sign.isdecimal()]
