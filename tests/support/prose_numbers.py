@@ -201,7 +201,7 @@ def _context(source, number):
 
 
 def planted(chapter, rng, count):
-    """`count` seeded pairs of (what was changed, whether it was caught): one digit of one result, shown and not given."""
+    """`count` seeded pairs of (what was changed, whether it was caught): one digit of one result that is not given."""
     sources, given = dict(chapter.prose), {number.value for number in chapter.given}
     known = {index: {p.number.start for p in chapter.problems_of(source, index)} for index, source in chapter.prose}
     results = [(index, n) for index, n in chapter.claims() if n.value not in given]
