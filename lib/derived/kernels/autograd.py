@@ -5,13 +5,14 @@ the shapes, strides and dtypes of the results without computing them; the backwa
 derivative.
 """
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from derived.kernels.flash_backward import flash_backward
 from derived.kernels.flash_forward import flash_forward
 from derived.kernels.launch import like
-
-Tensor = torch.Tensor
 
 
 @torch.library.custom_op("derived::flash_forward", mutates_args=())
@@ -20,7 +21,14 @@ def flash_forward_op(
     longest_q: int, longest_k: int, causal: bool, window: int | None, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`flash_forward` as an operator: outputs and log-sum-exps; longest_k is for the way back."""
-    options = {"causal": causal, "window": window, "mask": mask, "scale": scale, "cu_q": cu_q, "cu_k": cu_k}
+    options: dict[str, Any] = {
+        "causal": causal,
+        "window": window,
+        "mask": mask,
+        "scale": scale,
+        "cu_q": cu_q,
+        "cu_k": cu_k,
+    }
     return flash_forward(q, k, v, **options, longest_q=longest_q)
 
 
@@ -36,7 +44,14 @@ def flash_backward_op(
     longest_q: int, longest_k: int, causal: bool, window: int | None, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`flash_backward` as an operator: dq, dk, dv."""
-    options = {"causal": causal, "window": window, "mask": mask, "scale": scale, "cu_q": cu_q, "cu_k": cu_k}
+    options: dict[str, Any] = {
+        "causal": causal,
+        "window": window,
+        "mask": mask,
+        "scale": scale,
+        "cu_q": cu_q,
+        "cu_k": cu_k,
+    }
     return flash_backward(q, k, v, o, lse, do, **options, longest_q=longest_q, longest_k=longest_k)
 
 

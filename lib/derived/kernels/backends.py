@@ -6,10 +6,9 @@ import os
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from derived.errors import DerivedError, DtypeError, ShapeError
-
-Tensor = torch.Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST = 256

@@ -3,11 +3,11 @@
 import math
 
 import torch
+from torch import Tensor
 
 from derived.errors import DerivedError, DtypeError, ShapeError
 from derived.kernels.backends import choice
 
-Tensor = torch.Tensor
 MOST_ROWS = 128
 
 

@@ -266,7 +266,7 @@ def flash_backward(
     device = capability(q), max(d_k, d_v), q.itemsize
     for_queries, for_keys = tiles or (tiles_for("dq", *device), tiles_for("dkv", *device))
     ragged = cu_q is not None
-    sequences = cu_q.shape[0] - 1 if ragged else B
+    sequences = B if cu_q is None else cu_q.shape[0] - 1
     query_tiles = triton.cdiv(longest_q if ragged else n, for_queries.B_q)
     key_tiles = triton.cdiv(longest_k if ragged else m, for_keys.B_t)
     numbers, group = arguments(q, k, window, scale), h // h_kv if h_kv else 1

@@ -162,7 +162,7 @@ def flash_forward(
     o, lse = like(q, (B, h, n, d_v)), q.new_empty((B, h, n), dtype=torch.float32)
     tiles = tiles or tiles_for("forward", capability(q), max(d_k, d_v), q.itemsize)
     ragged = cu_q is not None
-    sequences = cu_q.shape[0] - 1 if ragged else B
+    sequences = B if cu_q is None else cu_q.shape[0] - 1
     query_tiles = triton.cdiv(longest_q if ragged else n, tiles.B_q)
     grid = (sequences * h * query_tiles,)
     if o.numel() and grid[0]:

@@ -5,10 +5,9 @@ bias, which torch's fused GPU kernels know and its CPU kernel reads as an (n, m)
 """
 
 import torch
+from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
-
-Tensor = torch.Tensor
 
 
 def torch_attention(
@@ -60,4 +59,5 @@ def in_one_piece(pages: Tensor, table: Tensor) -> Tensor:
     """The pages of each sequence one after the other: (pages, h_kv, PAGE, d) -> (B, h_kv, all rows, d)."""
     B, count = table.shape
     _, h_kv, page, d = pages.shape
-    return pages[table.long()].transpose(1, 2).reshape(B, h_kv, count * page, d)
+    known = table.long().clamp(0, len(pages) - 1)  # beyond a sequence's end a table may hold anything
+    return pages[known].transpose(1, 2).reshape(B, h_kv, count * page, d)
