@@ -14,6 +14,8 @@ import triton.language as tl
 def cache_rows(x, table, b, j, m, stride_b, stride_n, stride_table, PAGE: tl.constexpr):
     """The addresses of the keys j of sequence b: in one piece, or (PAGE > 0) page by page through the block table."""
     if PAGE == 0:
-        return x + b * stride_b + j.to(tl.int64) * stride_n
-    page = tl.load(table + b * stride_table + j // PAGE, mask=j < m, other=0).to(tl.int64)
-    return x + page * stride_b + (j % PAGE).to(tl.int64) * stride_n
+        at = x + b * stride_b + j.to(tl.int64) * stride_n
+    else:
+        page = tl.load(table + b * stride_table + j // PAGE, mask=j < m, other=0).to(tl.int64)
+        at = x + page * stride_b + (j % PAGE).to(tl.int64) * stride_n
+    return at

@@ -33,14 +33,15 @@ def load_tile(
     rows, cols = tl.arange(0, ROWS), tl.arange(0, P)
     at = x + first.to(tl.int64) * stride_row + rows.to(tl.int64)[:, None] * stride_row
     at += cols.to(tl.int64)[None, :] * stride_col
-    if WHOLE:
-        if WIDTH == P:
-            return tl.load(at)
-        return tl.load(at, mask=cols[None, :] < WIDTH, other=0.0)
-    inside = (first + rows < count)[:, None]
-    if WIDTH != P:
-        inside = inside & (cols[None, :] < WIDTH)
-    return tl.load(at, mask=inside, other=0.0)
+    if WHOLE and WIDTH == P:
+        tile = tl.load(at)
+    elif WHOLE:
+        tile = tl.load(at, mask=cols[None, :] < WIDTH, other=0.0)
+    elif WIDTH == P:
+        tile = tl.load(at, mask=(first + rows < count)[:, None], other=0.0)
+    else:
+        tile = tl.load(at, mask=(first + rows < count)[:, None] & (cols[None, :] < WIDTH), other=0.0)
+    return tile
 
 
 @triton.jit

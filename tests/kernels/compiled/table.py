@@ -1,0 +1,92 @@
+"""Which kernels are compiled for which GPU, and what each needs: written to tests/data/kernel-resources.json.
+
+    python -m tests.kernels.compiled.table
+
+writes the file anew; do so when Triton changes, or when a kernel has become better.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import triton
+
+from derived.kernels.decode import decode_kernel
+from derived.kernels.flash_backward import flash_dkv_kernel, flash_dq_kernel
+from derived.kernels.flash_forward import flash_forward_kernel
+from derived.kernels.launch import Tiles, padded, tiles_for
+from tests.kernels.compiling import Compiled, compiled
+
+RECORD = Path(__file__).parents[2] / "data" / "kernel-resources.json"
+KERNELS = {"forward": flash_forward_kernel, "dq": flash_dq_kernel, "dkv": flash_dkv_kernel}
+SIZES = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+def rows() -> dict[str, tuple]:
+    """Name -> kernel, capability, dtype, width, what is switched on."""
+    table = {}
+    for device in (80, 90):
+        for kernel in KERNELS:
+            for width, dtype in ((64, "fp16"), (128, "bf16")):
+                table[f"{kernel} sm_{device} {dtype} {width} causal"] = kernel, device, dtype, width, {"CAUSAL"}
+        table[f"decode sm_{device} bf16 128"] = "decode", device, "bf16", 128, set()
+    for kernel in KERNELS:
+        table[f"{kernel} sm_90 bf16 128 full"] = kernel, 90, "bf16", 128, set()
+    table["forward sm_90 bf16 128 ragged causal window"] = "forward", 90, "bf16", 128, {"RAGGED", "CAUSAL", "WINDOWED"}
+    table["dkv sm_80 fp16 64 masked"] = "dkv", 80, "fp16", 64, {"MASKED"}
+    table["forward sm_90 bf16 256 causal"] = "forward", 90, "bf16", 256, {"CAUSAL"}
+    table["forward sm_80 fp16 80 causal"] = "forward", 80, "fp16", 80, {"CAUSAL"}
+    table["forward sm_75 fp16 64 causal"] = "forward", 75, "fp16", 64, {"CAUSAL"}
+    table["dq sm_75 fp16 64 causal"] = "dq", 75, "fp16", 64, {"CAUSAL"}
+    table["forward sm_80 fp32 64 causal"] = "forward", 80, "fp32", 64, {"CAUSAL"}
+    table["paged decode sm_90 bf16 128"] = "decode", 90, "bf16", 128, {"PAGED"}
+    return table
+
+
+def need(kernel: str, device: int, dtype: str, width: int, on: set[str]) -> Compiled:
+    """Compile one row."""
+    if kernel == "decode":
+        given = {
+            "WINDOWED": False, "SEVERAL": False, "PAGE": 16 if "PAGED" in on else 0,
+            "D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "ROWS": 16, "B_t": 64,
+        }  # fmt: skip
+        return build(decode_kernel, dtype, given | ({} if "PAGED" in on else {"table": None}), device, 4, 3)
+    tile: Tiles = tiles_for(kernel, device, width, SIZES[dtype])
+    given = {name: name in on for name in ("CAUSAL", "WINDOWED", "MASKED", "RAGGED")}
+    given |= {"D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "B_q": tile.B_q, "B_t": tile.B_t}
+    given |= {} if "MASKED" in on else {"mask": None}
+    given |= {} if "RAGGED" in on else {"cu_q": None, "cu_k": None}
+    return build(KERNELS[kernel], dtype, given, device, tile.warps, tile.stages)
+
+
+def build(kernel, dtype: str, constants: dict, device: int, warps: int, stages: int) -> Compiled:
+    """Compile a kernel whose arrays have this dtype and lie in memory with their widths innermost."""
+    arrays = {"q", "k", "v", "o", "do", "dq", "dk", "dv"}
+    single = {"lse", "delta", "shift"} | ({"o"} if kernel is decode_kernel else set())
+    types = {}
+    for name in (p.name for p in kernel.params):
+        types[name] = "i32"
+        if name in arrays:
+            types[name] = f"*{dtype}"
+        if name in single:
+            types[name] = "*fp32"
+        if name in ("cu_q", "cu_k", "table", "lengths"):
+            types[name] = "*i32"
+        types |= {"mask": "*u8", "scale": "fp32"} if name in ("mask", "scale") else {}
+    inner = {name: 1 for name in types if name.startswith("stride_") and name.endswith("d")}
+    return compiled(kernel, types, inner | constants, device, warps, stages)
+
+
+def main() -> None:
+    """Compile every row and write the record."""
+    warnings.simplefilter("ignore")
+    record = {"triton": triton.__version__}
+    for name, row in rows().items():
+        got = need(*row)
+        record[name] = {"shared": got.shared, "registers": got.registers, "spills": got.spills}
+        print(name, record[name], flush=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
