@@ -66,9 +66,9 @@ def decode_kernel(
     acc = tl.zeros([ROWS, P_V], tl.float32)
     for first in range(start, stop, B_t):
         j = first + tl.arange(0, B_t)
-        at = cache_rows(k, table, b, j, m, stride_kb, stride_kn, stride_table, PAGE)[:, None]
-        at += cols_k.to(tl.int64)[None, :] * stride_kd
-        k_t = tl.load(at, mask=(j < m)[:, None] & (cols_k[None, :] < D_K), other=0.0)
+        at_k = cache_rows(k, table, b, j, m, stride_kb, stride_kn, stride_table, PAGE)[:, None]
+        at_k += cols_k.to(tl.int64)[None, :] * stride_kd
+        k_t = tl.load(at_k, mask=(j < m)[:, None] & (cols_k[None, :] < D_K), other=0.0)
         reads = may_read(i[:, None], j[None, :], n, m, w, True, WINDOWED)
         S = tl.where(reads, tl.dot(q_t, tl.trans(k_t), input_precision="ieee") * scale, float("-inf"))
         c_new = tl.maximum(c, tl.max(S, 1))
@@ -76,9 +76,9 @@ def decode_kernel(
         E = tl.exp2(S - shift[:, None])
         factor = tl.exp2(c - shift)
         l = l * factor + tl.sum(E, 1)
-        at = cache_rows(v, table, b, j, m, stride_vb, stride_vn, stride_table, PAGE)[:, None]
-        at += cols_v.to(tl.int64)[None, :] * stride_vd
-        v_t = tl.load(at, mask=(j < m)[:, None] & (cols_v[None, :] < D_V), other=0.0)
+        at_v = cache_rows(v, table, b, j, m, stride_vb, stride_vn, stride_table, PAGE)[:, None]
+        at_v += cols_v.to(tl.int64)[None, :] * stride_vd
+        v_t = tl.load(at_v, mask=(j < m)[:, None] & (cols_v[None, :] < D_V), other=0.0)
         if SEVERAL:  # a single query reads all that is loaded
             E, v_t = contained(E, v_t)
         acc = tl.dot(E.to(v_t.dtype), v_t, acc * factor[:, None], input_precision="ieee")
