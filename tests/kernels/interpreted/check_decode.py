@@ -122,16 +122,15 @@ def test_any_strides_do():
 
 
 def test_a_page_beyond_two_to_the_31_numbers():
-    d, page = 16, 2**13
+    d, page, apart = 16, 16, 2**30  # the number of the page and the stride both fit in 32 bits, their product does not
     k, v = torch.randn((2, 1, 1, 3, d), generator=torch.Generator().manual_seed(7)).half()
     q, lengths = torch.ones((1, 1, 1, d), dtype=torch.float16), torch.tensor([3])
-    apart = 2**31 + 32  # from page to page; only what is used is ever touched
-    homes = [
-        torch.empty(apart + page * d, dtype=torch.float16).as_strided((2, 1, page, d), (apart, 0, d, 1)) for _ in "kv"
-    ]
-    for home, x in zip(homes, (k, v), strict=True):
-        home[1, 0, :3] = x[0, 0]
-    p = paged_attention(q, *homes, torch.tensor([[1]]), lengths, backend="triton")
+    homes = []
+    for x in (k, v):  # only the page that is used is ever touched
+        store = torch.empty(2 * apart + page * d, dtype=torch.float16)
+        homes.append(store.as_strided((3, 1, page, d), (apart, 0, d, 1)))
+        homes[-1][2, 0, :3] = x[0, 0]
+    p = paged_attention(q, *homes, torch.tensor([[2]]), lengths, backend="triton")
     assert torch.equal(p, cached_attention(q, k, v, lengths, backend="triton"))
 
 

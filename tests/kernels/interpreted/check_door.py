@@ -55,6 +55,7 @@ def test_the_twins_give_shapes_strides_and_dtypes(turned):
         q, k, v, do = (mode.from_tensor(x).half() for x in (q, k, v, do))
         fake = flash_forward_op(q, k, v, **given)
         fake += flash_backward_op(q, k, v, *fake, do, **given)
+    assert (real[0].stride(1) < real[0].stride(2)) == turned
     for r, f in zip(real, fake, strict=True):
         assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype)
 
