@@ -69,8 +69,11 @@ def plain(q, k, v, *, causal=False, window=None, mask=None, scale=None):
     return A @ v
 
 
-def check_case(attention, name, dtype, device="cpu"):
-    """Hold outputs and gradients of `attention` against float64: at most 2 and 3 times the plain formula's error."""
+def check_case(attention, name, dtype, device="cpu", factor=3):
+    """Hold outputs and gradients of `attention` against float64: at most 2 and 3 times the plain formula's error.
+
+    Not run on a GPU in float32 with TF32 products: the plain formula would then be the rougher one.
+    """
     q, k, v, do, given = drawn(name, dtype, device)
     mine, its = ([x.clone().requires_grad_() for x in (q, k, v)] for _ in range(2))
     o, p = attention(*mine, **given), plain(*its, **given)
@@ -86,4 +89,4 @@ def check_case(attention, name, dtype, device="cpu"):
     for g, rough, right in gradients:
         assert g.shape == right.shape and g.dtype == dtype
         if g.numel():
-            check_precision(g.cpu(), rough.cpu(), right.cpu(), factor=3)
+            check_precision(g.cpu(), rough.cpu(), right.cpu(), factor=factor)

@@ -131,10 +131,10 @@ def attention(q, k, v, *, causal, mask, scale, window, backend) -> tuple[Tensor,
 
 def ragged_attention(q, k, v, cu_q, cu_k, *, causal, scale, window, longest_q, longest_k, backend) -> Tensor:
     """`derived.kernels.ragged_attention`."""
+    if not isinstance(q, Tensor) or q.ndim != 3:
+        raise ShapeError(f"ragged_attention: q has shape {tuple(q.shape)}; (tokens, h, d_k) is expected.")
     q4, k4, v4 = (x.transpose(0, 1)[None] if isinstance(x, Tensor) and x.ndim == 3 else x for x in (q, k, v))
     checked(q4, k4, v4, window)
-    if q4.ndim != 4 or q4.shape[0] != 1:
-        raise ShapeError(f"ragged_attention: q has shape {tuple(q.shape)}; (tokens, h, d_k) is expected.")
     for name, cu in (("cu_q", cu_q), ("cu_k", cu_k)):
         if not isinstance(cu, Tensor) or cu.dtype not in (torch.int32, torch.int64):
             raise DtypeError(
@@ -168,4 +168,4 @@ def _one_by_one(q, k, v, cu_q, cu_k, causal, scale, window) -> Tensor:
         torch_attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], causal=causal, window=window, mask=None, scale=scale)
         for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False)
     ]
-    return torch.cat(parts or [q[..., :0] @ v.mT[..., :0, :]], dim=2)[0].transpose(0, 1)
+    return torch.cat(parts or [q.new_zeros((1, q.shape[1], 0, v.shape[3]))], dim=2)[0].transpose(0, 1)
