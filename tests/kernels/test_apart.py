@@ -15,6 +15,7 @@ def files(folder):
     return pytest.mark.parametrize("file", found, ids=lambda file: file.stem)
 
 
+@pytest.mark.slow
 @files("interpreted")
 def test_interpreted(file):
     run_apart(file, TRITON_INTERPRET="1")
