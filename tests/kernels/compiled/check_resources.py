@@ -34,6 +34,13 @@ def test_it_fits_does_not_spill_and_uses_the_tensor_cores(name):
         assert got.shared <= known["shared"], f"{got.shared} bytes of shared memory, {known['shared']} before"
 
 
+@pytest.mark.parametrize("kernel", ["forward", "dq", "dkv", "decode"])
+@pytest.mark.parametrize("on", [set(), {"CAUSAL", "WINDOWED"}], ids=["full", "causal window"])
+def test_sizes_of_one_compile(kernel, on):
+    # Triton folds an argument of 1 into the kernel, where it is no longer a tensor
+    assert need(kernel, 80, "fp16", 16, on, ones=True).ptx
+
+
 def test_every_row_is_recorded():
     assert set(KNOWN) == set(ROWS) | {"triton"}
 

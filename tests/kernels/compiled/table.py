@@ -43,23 +43,27 @@ def rows() -> dict[str, tuple]:
     return table
 
 
-def need(kernel: str, device: int, dtype: str, width: int, on: set[str]) -> Compiled:
-    """Compile one row."""
+ONES = ("n", "m", "w", "h", "h_kv", "group", "query_tiles", "key_tiles", "splits")
+
+
+def need(kernel: str, device: int, dtype: str, width: int, on: set[str], ones: bool = False) -> Compiled:
+    """Compile one row; with `ones`, for sizes that are 1."""
     if kernel == "decode":
         given = {
-            "WINDOWED": False, "SEVERAL": False, "PAGE": 16 if "PAGED" in on else 0,
+            "WINDOWED": "WINDOWED" in on, "SEVERAL": False, "PAGE": 16 if "PAGED" in on else 0,
             "D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "ROWS": 16, "B_t": 64,
         }  # fmt: skip
-        return build(decode_kernel, dtype, given | ({} if "PAGED" in on else {"table": None}), device, 4, 3)
+        given |= {} if "PAGED" in on else {"table": None}
+        return build(decode_kernel, dtype, given, device, 4, 3, ones)
     tile: Tiles = tiles_for(kernel, device, width, SIZES[dtype])
     given = {name: name in on for name in ("CAUSAL", "WINDOWED", "MASKED", "RAGGED")}
     given |= {"D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "B_q": tile.B_q, "B_t": tile.B_t}
     given |= {} if "MASKED" in on else {"mask": None}
     given |= {} if "RAGGED" in on else {"cu_q": None, "cu_k": None}
-    return build(KERNELS[kernel], dtype, given, device, tile.warps, tile.stages)
+    return build(KERNELS[kernel], dtype, given, device, tile.warps, tile.stages, ones)
 
 
-def build(kernel, dtype: str, constants: dict, device: int, warps: int, stages: int) -> Compiled:
+def build(kernel, dtype: str, constants: dict, device: int, warps: int, stages: int, ones=False) -> Compiled:
     """Compile a kernel whose arrays have this dtype and lie in memory with their widths innermost."""
     arrays = {"q", "k", "v", "o", "do", "dq", "dk", "dv"}
     single = {"lse", "delta", "shift"} | ({"o"} if kernel is decode_kernel else set())
@@ -74,6 +78,7 @@ def build(kernel, dtype: str, constants: dict, device: int, warps: int, stages: 
             types[name] = "*i32"
         types |= {"mask": "*u8", "scale": "fp32"} if name in ("mask", "scale") else {}
     inner = {name: 1 for name in types if name.startswith("stride_") and name.endswith("d")}
+    inner |= {name: 1 for name in ONES if ones and name in types}
     return compiled(kernel, types, inner | constants, device, warps, stages)
 
 
