@@ -9,8 +9,14 @@ from tests.mutants.table import TABLE
 
 
 def main(words: list[str]) -> int:
-    """Print the table; 1 if an error was missed or a named test does not pass on the package as it is."""
+    """Print the table; 1 if an error was missed or a named test does not pass on the package as it is.
+
+    2 if no row of the table holds all the words.
+    """
     table = [row for row in TABLE if all(word in f"{row.what} {row.file} {row.test}" for word in words)]
+    if not table:
+        print(f"no row of the table holds all of the words {' '.join(words)!r}; rows name what is wrong, file and test")
+        return 2
     started = time.perf_counter()
     wrong = unmutated(sorted({row.test for row in table}))
     for test, why in wrong.items():

@@ -74,7 +74,7 @@ ROWS = [
     ),
     *rows(
         "model/multi_head.py",
-        "model/test_transformer.py",
+        "model/test_published_models.py",
         (
             "keys and values taken from the queries' tokens",
             "x, x if memory is None else memory, *params,",
@@ -158,7 +158,7 @@ ROWS = [
     ),
     *rows(
         "model/stack.py",
-        "model/test_transformer.py",
+        "model/test_stack.py",
         (
             "the final norm dropped",
             "y, norm_pullback = layer_vjp(norm_vjp, params.final_norm, y)",
@@ -169,13 +169,23 @@ ROWS = [
             "gradients handed to the layers in reverse",
             "dlayers=tuple(reversed(dlayers))",
             "dlayers=tuple(dlayers)",
-            "test_pullback_of_a_language_model_is_the_derivative[None-True]",
+            "test_the_trace_holds_what_enters_each_layer_and_the_gradient_there",
         ),
         (
             "a memory learns from the first layer alone",
             "else [a + b for a, b in zip(dshared, from_layer, strict=True)]",
             "else from_layer",
             "test_a_memory_receives_from_every_layer",
+        ),
+    ),
+    *rows(
+        "model/transformer.py",
+        "model/test_published_models.py",
+        (
+            "positions off by one",
+            "return array_namespace(tokens).arange(n, device=device_of(tokens))",
+            "return array_namespace(tokens).arange(n, device=device_of(tokens)) + 1",
+            "test_gpt2_of_transformers_with_the_same_weights_says_the_same",
         ),
     ),
     *rows(
@@ -198,12 +208,6 @@ ROWS = [
             "stack_vjp(block_vjp, params.stack, x, h=h, causal=True, **options)",
             "stack_vjp(block_vjp, params.stack, x, h=h, causal=False, **options)",
             "test_logits_do_not_know_the_future_and_have_no_gradient_there",
-        ),
-        (
-            "positions off by one",
-            "return array_namespace(tokens).arange(n, device=device_of(tokens))",
-            "return array_namespace(tokens).arange(n, device=device_of(tokens)) + 1",
-            "test_gpt2_of_transformers_with_the_same_weights_says_the_same",
         ),
         (
             "the encoder learns nothing",
