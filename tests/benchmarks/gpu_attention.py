@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from derived import kernels
+from derived.cost.attention_memory import flash_training_bytes, scores_bytes
 from derived.cost.cache import token_cache_bytes
 
 TOKENS, WIDTH = 16384, 2048
@@ -193,8 +194,7 @@ def memory(report):
         def both(run, leaves=leaves, do=do):
             return torch.autograd.grad(run(*leaves), leaves, do)
 
-        # o, dq, dk, dv, and three float32 a query: lse, shift, delta
-        tiled = 4 * h * n * d * b + 3 * 4 * h * n
+        tiled = flash_training_bytes(n=n, m=n, h=h, h_kv=h, d_k=d, d_v=d, b=b)
         measured = peak(partial(both, partial(kernels.attention, causal=True, backend="triton")))
         report.add(what=f"memory, ours, n = {n}", predicted_mib=tiled / MIB, measured_mib=measured / MIB)
         if n > 4096:
@@ -205,7 +205,11 @@ def memory(report):
 
         # the backward holds A and dA, then dA and dS: two n × n matrices a head beside what softmax saved
         measured = peak(partial(both, plainly))
-        report.add(what=f"memory, plain, n = {n}", one_matrix_mib=h * n * n * b / MIB, measured_mib=measured / MIB)
+        report.add(
+            what=f"memory, plain, n = {n}",
+            one_matrix_mib=scores_bytes(n=n, m=n, h=h, b=b) / MIB,
+            measured_mib=measured / MIB,
+        )
 
 
 def main():

@@ -16,7 +16,7 @@ from derived.cost.parameters import linear_parameters
 from derived.cost.roofline import linear_intensity
 from derived.errors import DerivedError, DtypeError
 
-MODULES = ["pairs", "parameters", "flops", "crossing", "roofline", "render"]
+MODULES = ["attention_memory", "pairs", "parameters", "flops", "crossing", "roofline", "render"]
 
 
 def test_importing_cost_imports_nothing_heavy():

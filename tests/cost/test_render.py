@@ -9,7 +9,7 @@ import pytest
 import sympy
 import vl_convert
 
-from derived.cost import crossing, flops, pairs, parameters, roofline
+from derived.cost import attention_memory, crossing, flops, pairs, parameters, roofline
 from derived.cost.render import EXACT_BELOW, expression, latex, letter, vega
 from derived.errors import DerivedError, DtypeError
 from derived.shapes import LETTERS
@@ -46,6 +46,8 @@ FORMULAS = {  # every formula that is made of letters, and what is fixed in it
     "standard_attention_intensity": (roofline.standard_attention_intensity, {}),
     "tiled_attention_bytes": (roofline.tiled_attention_bytes, {}),
     "tiled_attention_intensity": (roofline.tiled_attention_intensity, {}),
+    "scores_bytes": (attention_memory.scores_bytes, {}),
+    "flash_training_bytes": (attention_memory.flash_training_bytes, {}),
     "decode_step_flops": (roofline.decode_step_flops, {}),
     "decode_intensity_ceiling": (roofline.decode_intensity_ceiling, {}),
     "lower_bound_seconds": (
