@@ -9,8 +9,19 @@ import torch
 import triton
 import triton.language as tl
 
-from derived.kernels.launch import Tiles, arguments, capability, like, on, padded, tiles_for
-from derived.kernels.tile import LOG2_E, allowed, contained, keys_of, load_tile, may_read, queries_of, sound, store_tile
+from derived.kernels.launch import Tiles, arguments, capability, heads_together, like, on, padded, tiles_for
+from derived.kernels.tile import (
+    LOG2_E,
+    allowed,
+    contained,
+    keys_of,
+    load_tile,
+    may_read,
+    queries_of,
+    sound,
+    store_tile,
+    turn_of,
+)
 
 
 @triton.jit
@@ -43,7 +54,7 @@ def add_keys(
 
 @triton.jit
 def flash_dq_kernel(
-    q, k, v, o, do, lse, shift, delta, dq, mask, cu_q, cu_k, n, m, w, scale, h, group, query_tiles,
+    q, k, v, o, do, lse, shift, delta, dq, mask, cu_q, cu_k, n, m, w, scale, h, group, query_tiles, together,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_on, stride_od,
     stride_gb, stride_gh, stride_gn, stride_gd, stride_xb, stride_xh, stride_xn, stride_xd,
@@ -61,9 +72,9 @@ def flash_dq_kernel(
 
     Source: Dao 2023, algorithm 2, cut in two; chapter 11, and (5.6) to (5.10).
     """
-    place = tl.program_id(0)
-    tile = query_tiles - 1 - place % query_tiles
-    b, head = place // query_tiles // h, place // query_tiles % h
+    turn, pair = turn_of(query_tiles, together)
+    tile = query_tiles - 1 - turn
+    b, head = pair // h, pair % h
     row_b = b.to(tl.int64)
     start_q, start_k = 0, 0
     if RAGGED:
@@ -161,7 +172,7 @@ def add_queries(
 
 @triton.jit
 def flash_dkv_kernel(
-    q, k, v, do, shift, delta, dk, dv, mask, cu_q, cu_k, n, m, w, scale, h_kv, group, key_tiles,
+    q, k, v, do, shift, delta, dk, dv, mask, cu_q, cu_k, n, m, w, scale, h_kv, group, key_tiles, together,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_gb, stride_gh, stride_gn, stride_gd,
     stride_xb, stride_xh, stride_xn, stride_xd, stride_yb, stride_yh, stride_yn, stride_yd,
@@ -180,9 +191,8 @@ def flash_dkv_kernel(
 
     Source: Dao 2023, algorithm 2, cut in two; chapter 11, and (5.5) to (5.11).
     """
-    place = tl.program_id(0)
-    tile = place % key_tiles  # under a causal mask the first keys are read most: they start first
-    b, head = place // key_tiles // h_kv, place // key_tiles % h_kv
+    tile, pair = turn_of(key_tiles, together)  # under a causal mask the first keys are read most: they start first
+    b, head = pair // h_kv, pair % h_kv
     row_b = b.to(tl.int64)
     start_q, start_k = 0, 0
     if RAGGED:
@@ -279,12 +289,14 @@ def flash_backward(
         if sequences * h * query_tiles:
             flash_dq_kernel[(sequences * h * query_tiles,)](
                 q, k, v, o, do, lse, shift, delta, dq, mask, cu_q, cu_k, *numbers, h, group, query_tiles,
+                heads_together(k, v, sequences * h, causal),
                 *q.stride(), *k.stride(), *v.stride(), *o.stride(), *do.stride(), *dq.stride(),
                 *lse.stride()[:2], *mask_strides, **constants, **for_queries.options(),
             )  # fmt: skip
         if sequences * h_kv * key_tiles:
             flash_dkv_kernel[(sequences * h_kv * key_tiles,)](
                 q, k, v, do, shift, delta, dk, dv, mask, cu_q, cu_k, *numbers, h_kv, group, key_tiles,
+                heads_together(q, do, sequences * h_kv, causal),
                 *q.stride(), *k.stride(), *v.stride(), *do.stride(), *dk.stride(), *dv.stride(),
                 *lse.stride()[:2], *mask_strides, **constants, **for_keys.options(),
             )  # fmt: skip

@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from derived.kernels.launch import Tiles, arguments, capability, like, on, padded, tiles_for
-from derived.kernels.tile import LOG2_E, allowed, contained, keys_of, load_tile, may_read, store_tile
+from derived.kernels.launch import Tiles, arguments, capability, heads_together, like, on, padded, tiles_for
+from derived.kernels.tile import LOG2_E, allowed, contained, keys_of, load_tile, may_read, store_tile, turn_of
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def merge_tiles(
 
 @triton.jit
 def flash_forward_kernel(
-    q, k, v, o, lse, mask, cu_q, cu_k, n, m, w, scale, h, group, query_tiles,
+    q, k, v, o, lse, mask, cu_q, cu_k, n, m, w, scale, h, group, query_tiles, together,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_on, stride_od,
     stride_lb, stride_lh, stride_mb, stride_mh, stride_mn, stride_mm,
@@ -81,9 +81,9 @@ def flash_forward_kernel(
 
     Source: Dao 2023, algorithm 1; chapter 11.
     """
-    place = tl.program_id(0)
-    tile = query_tiles - 1 - place % query_tiles  # under a causal mask the last tile is the longest: it starts first
-    b, head = place // query_tiles // h, place // query_tiles % h
+    turn, pair = turn_of(query_tiles, together)
+    tile = query_tiles - 1 - turn  # under a causal mask the last tile is the longest: it starts first
+    b, head = pair // h, pair % h
     row_b = b.to(tl.int64)
     start_q, start_k = 0, 0
     if RAGGED:
@@ -169,6 +169,7 @@ def flash_forward(
         with on(q):
             flash_forward_kernel[grid](
                 q, k, v, o, lse, mask, cu_q, cu_k, *arguments(q, k, window, scale), h, h // k.shape[1], query_tiles,
+                heads_together(k, v, sequences * h, causal),
                 *q.stride(), *k.stride(), *v.stride(), *o.stride(), *lse.stride()[:2],
                 *(mask.stride() if mask is not None else (0, 0, 0, 0)),
                 CAUSAL=causal, WINDOWED=window is not None, MASKED=mask is not None, RAGGED=ragged,

@@ -38,6 +38,8 @@ TILES = {
 }
 SMALL = Tiles(32, 32, 8, 1)
 """Where products run outside the tensor cores: float32, which is computed exactly, and GPUs before sm_80."""
+INTERPRETED_CACHE = 2**14
+"""Bytes that the interpreter stands in for a second-level cache with: a few heads of the tests' sizes."""
 
 
 def capability(x: torch.Tensor) -> int:
@@ -68,6 +70,22 @@ def arguments(q: torch.Tensor, k: torch.Tensor, window: int | None, scale: float
     """n, m, w and scale as every kernel takes them; a window wider than all positions is cut, so sums of it fit."""
     n, m, d_k = q.shape[-2], k.shape[-2], q.shape[-1]
     return n, m, min(window or 0, n + m), 1 / math.sqrt(d_k) if scale is None else float(scale)
+
+
+def heads_together(x: torch.Tensor, y: torch.Tensor, heads: int, causal: bool) -> int:
+    """How many of the `heads` take turns tile by tile: under a causal mask as many as fit in the cache on the chip.
+
+    A causal mask makes tiles cost from one tile of keys to all of them. Were a head begun only when the one before has
+    ended, the last head's tiles alone would fill the end, too few for all processors; with the longest tiles of many
+    heads first, the short ones fill it (chapter 11 computes by how much). But programs that run side by side should
+    read the same rows, so what they walk through, x and y, must fit in the second-level cache. Without the mask all
+    tiles cost the same, and each head is finished before the next.
+    """
+    if not causal:
+        return 1
+    cache = torch.cuda.get_device_properties(x.device).L2_cache_size if x.device.type == "cuda" else INTERPRETED_CACHE
+    held = (x.numel() + y.numel()) * x.itemsize
+    return max(1, min(heads, heads * cache // max(1, held)))
 
 
 def like(q: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -21,6 +21,24 @@ LOG2_E = tl.constexpr(1.4426950408889634)  # 1 / ln 2: the hardware has 2^x, so 
 
 
 @triton.jit
+def turn_of(tiles, together):
+    """Which tile and which head this program takes, of `tiles` tiles of each head: both counted from 0.
+
+    Programs start in the order of their numbers. Heads go in sections of `together` (the last may have fewer), and in a
+    section the first tiles of all its heads come before the second ones: those that cost most can so start first.
+
+        together = 2, tiles = 3, five heads      program  0  1  2  3  4  5 | 6  7  8  9 10 11 | 12 13 14
+                                                 tile     0  0  1  1  2  2 | 0  0  1  1  2  2 |  0  1  2
+                                                 head     0  1  0  1  0  1 | 2  3  2  3  2  3 |  4  4  4
+    """
+    place = tl.program_id(0)
+    head = place // (together * tiles) * together
+    heads = tl.minimum(together, tl.num_programs(0) // tiles - head)
+    within = place - head * tiles
+    return within // heads, head + within % heads
+
+
+@triton.jit
 def load_tile(
     x, first, count, stride_row, stride_col,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, P: tl.constexpr, WHOLE: tl.constexpr,

@@ -43,7 +43,7 @@ def rows() -> dict[str, tuple]:
     return table
 
 
-ONES = ("n", "m", "w", "h", "h_kv", "group", "query_tiles", "key_tiles", "splits")
+ONES = ("n", "m", "w", "h", "h_kv", "group", "query_tiles", "key_tiles", "together", "splits")
 
 
 def need(kernel: str, device: int, dtype: str, width: int, on: set[str], ones: bool = False) -> Compiled:
