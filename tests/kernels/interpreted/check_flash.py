@@ -64,6 +64,56 @@ def test_the_size_of_a_tile_does_not_matter(name, sizes):
         np.testing.assert_allclose(g, r, rtol=0, atol=5e-6)
 
 
+# A window of one: A = 1, and what is exactly 0 comes out as the difference of two roundings of one number. The plain
+# formula takes that number from itself and has no error at all, so it is no yardstick here.
+
+U = 2.0**-24  # half a unit in the last place of 1, in the float32 of every sum
+
+
+def moved(x, count):
+    """The last `count` rows of x, below rows of zeros if x has fewer: each key beside its query, and the reverse."""
+    return torch.nn.functional.pad(x, (0, 0, count - x.shape[2], 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("h, n, m", [(2, 37, 37), (2, 71, 43), (2, 29, 67), (4, 37, 41)])
+def test_a_window_of_one_gives_the_value_and_no_gradient_to_query_or_key(h, n, m, causal, dtype):
+    h_kv, d_k, d_v = 2, 19, 11
+    seed = torch.Generator().manual_seed(n)
+    shapes = (1, h, n, d_k), (1, h_kv, m, d_k), (1, h_kv, m, d_v), (1, h, n, d_v)
+    q, k, v, do = (torch.randn(shape, generator=seed).to(dtype) for shape in shapes)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    o = ours(*leaves, causal=causal, window=1)
+    dq, dk, dv = torch.autograd.grad(o, leaves, do)
+
+    k_i, v_i = (moved(x.repeat_interleave(h // h_kv, 1), n) for x in (k, v))  # what query i reads
+    assert torch.equal(o, v_i)
+    q, k_i, v_i = (x.double().abs() for x in (q, k_i, v_i))  # from here on only sizes count
+
+    def summed(x):
+        """Rows of queries, added up over the heads of a group, where the keys stand."""
+        return moved(x, m).unflatten(1, (h_kv, -1)).sum(2)
+
+    # A = 2^(s − s′), two roundings of one score: d_k products added up and one scaling, u each, and 2 u for 2^x
+    scale = d_k**-0.5
+    off = 2 * (d_k + 2) * U * (q * k_i).sum(-1, keepdim=True) * scale + 2 * U
+    if dtype == torch.float16:
+        assert off.max() < 2**-12  # so that A, a factor in float16, is rounded to 1
+        assert torch.equal(dv, summed(do.float()).half())
+    else:
+        right = summed(do.double())
+        assert ((dv - right).abs() <= summed(off * do.abs()) + U * right.abs()).all()
+
+    # dS′ = A ∘ (dA − delta), two roundings of dO · v: d_v products added up, u each; (d_v + 1)/d_v leaves room for A.
+    # Rounding keeps order, so a bound that is rounded like the number itself stays a bound.
+    dS = 2 * (d_v + 1) * U * (do.double().abs() * v_i).sum(-1, keepdim=True)
+    dS = dS.to(dtype).double()
+    assert (dq.abs() <= (dS * k_i * scale).to(dtype)).all()
+    assert (dk.abs() <= (summed(dS * q) * scale).to(dtype)).all()
+    assert dq.any() and dk.any()  # else the plain formula would do
+
+
 # Memory that is not theirs.
 
 
