@@ -16,17 +16,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 ROWS = rows()
 KNOWN = json.loads(RECORD.read_text(encoding="utf-8"))
 SAME = triton.__version__ == KNOWN["triton"]
+SPILLING = {"dkv sm_90 fp16 256 causal"}
+"""What spills from sm_80 on, though never more than is recorded: `derived.kernels.launch` says why."""
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_it_fits_does_not_spill_and_uses_the_tensor_cores(name):
-    kernel, device, dtype, width, on = ROWS[name]
+    kernel, device, dtype, *_ = ROWS[name]
     got = need(*ROWS[name])
     assert 0 < got.shared <= SHARED_LIMIT[device], f"{got.shared} bytes of shared memory"
     if device >= 80 and dtype != "fp32":
         product = "wgmma.mma_async" if device == 90 and kernel != "decode" else "mma.sync"
         assert product in got.ptx, f"no {product}: the products have left the tensor cores"
-    if SAME and device >= 80 and width in (64, 128) and dtype != "fp32" and "MASKED" not in on:
+    if SAME and device >= 80 and dtype != "fp32" and name not in SPILLING:
         assert got.spills == 0, f"{got.spills} bytes of registers spilled"
     if SAME:
         known = KNOWN[name]

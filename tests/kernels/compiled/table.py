@@ -34,7 +34,9 @@ def rows() -> dict[str, tuple]:
         table[f"{kernel} sm_90 bf16 128 full"] = kernel, 90, "bf16", 128, set()
     table["forward sm_90 bf16 128 ragged causal window"] = "forward", 90, "bf16", 128, {"RAGGED", "CAUSAL", "WINDOWED"}
     table["dkv sm_80 fp16 64 masked"] = "dkv", 80, "fp16", 64, {"MASKED"}
-    table["forward sm_90 bf16 256 causal"] = "forward", 90, "bf16", 256, {"CAUSAL"}
+    for device in (80, 90):
+        for kernel in KERNELS:
+            table[f"{kernel} sm_{device} fp16 256 causal"] = kernel, device, "fp16", 256, {"CAUSAL"}
     table["forward sm_80 fp16 80 causal"] = "forward", 80, "fp16", 80, {"CAUSAL"}
     table["forward sm_75 fp16 64 causal"] = "forward", 75, "fp16", 64, {"CAUSAL"}
     table["dq sm_75 fp16 64 causal"] = "dq", 75, "fp16", 64, {"CAUSAL"}
