@@ -59,7 +59,7 @@ def test_long_sequences_too(given, d, dtype):
     mine, rough = gradients(ours, (q, k, v), do, **given), gradients(plain, (q, k, v), do, **given)
     o, pullback = attention_vjp(q.double(), k.double(), v.double(), **given)
     for factor, a, b, right in zip((2, 3, 3, 3), mine, rough, (o, *pullback(do.double())), strict=True):
-        check_precision(a.cpu(), b.cpu(), right.cpu(), factor=factor)
+        check_precision(a.cpu(), b.cpu(), right.cpu(), factor=factor, largest=1)
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True}], ids=str)

@@ -20,7 +20,9 @@ theirs = partial(kernels.attention, backend="torch")
 
 @pytest.mark.parametrize("name", CASES)
 def test_torch_is_the_definition_forward_and_backward(name):
-    check_case(theirs, name, torch.float32, factor=4)  # torch's own recomputation errs 3.1 times as much for one query
+    # torch's own backward takes A anew from a rounded log-sum-exp: in 40 draws of each case the root mean square of a
+    # gradient's errors was up to 3.25 times the plain formula's ("one query"), the largest up to 5.8 times ("scale")
+    check_case(theirs, name, torch.float32, factor=4, largest=2)
 
 
 def test_a_gradient_off_by_one_part_in_a_thousand_is_seen():
@@ -35,6 +37,18 @@ def test_a_gradient_off_by_one_part_in_a_thousand_is_seen():
 
     with pytest.raises(AssertionError, match="error"):
         check_case(lambda q, k, v, **given: theirs(q, Off.apply(k), v, **given), "cached", torch.float32)
+
+
+def test_a_single_number_too_far_out_is_seen():
+    def off(q, k, v, **given):
+        o = theirs(q, k, v, **given)
+        wrong = torch.zeros_like(o)
+        wrong.view(-1)[7] = 1.3e-6  # the plain formula errs by up to 4.5e-7 here
+        return o + wrong
+
+    check_case(off, "cached", torch.float32, largest=2)
+    with pytest.raises(AssertionError, match="largest error"):
+        check_case(off, "cached", torch.float32)
 
 
 @pytest.mark.parametrize("n", [1, 5, 7, 11])

@@ -9,11 +9,11 @@ LOW = (torch.float16, torch.bfloat16, torch.float32)
 """The precisions below float64; bfloat16 exists in torch only."""
 
 
-def check_precision(mine, plain, exact, factor=2.0):
+def check_precision(mine, plain, exact, factor=2.0, largest=2.0):
     """The error of `mine` against `exact` is at most `factor` times that of `plain`; dtypes agree.
 
     Compared are root mean squares, since the largest of a few rounding errors is a matter of luck; the largest
-    error may be twice as far out as that.
+    error may be `largest` times as far out as that. Where there are errors enough, 1 holds it to the same factor.
     """
     assert mine.dtype == plain.dtype, f"{mine.dtype} came back, the plain form has {plain.dtype}"
     mine, plain, exact = to_numpy(mine), to_numpy(plain), to_numpy(exact)
@@ -21,4 +21,5 @@ def check_precision(mine, plain, exact, factor=2.0):
     mine, plain = abs(mine - exact), abs(plain - exact)
     error, allowed = np.sqrt((mine**2).mean()), factor * np.sqrt((plain**2).mean())
     assert error <= allowed, f"error {error:.2e}, allowed {allowed:.2e}"
-    assert mine.max() <= 2 * factor * plain.max(), f"largest error {mine.max():.2e}, plain {plain.max():.2e}"
+    error, allowed = mine.max(), largest * factor * plain.max()
+    assert error <= allowed, f"largest error {error:.2e}, allowed {allowed:.2e}"

@@ -85,7 +85,8 @@ def test_float16_errs_no_more_than_the_plain_formula_would(name):
     n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     S = q[1] @ k[1].repeat_interleave(group, 0).mT * q.shape[-1] ** -0.5
     S = S.masked_fill(torch.arange(m) > torch.arange(m - n, m)[:, None], -torch.inf)
-    check_precision(o, torch.softmax(S, -1) @ v[1].repeat_interleave(group, 0), right(q, k, v, lengths, given)[1])
+    plain = torch.softmax(S, -1) @ v[1].repeat_interleave(group, 0)
+    check_precision(o, plain, right(q, k, v, lengths, given)[1], largest=1)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 64])
