@@ -5,6 +5,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lib" / "derived"
+INTERPRETED = "tests/kernels/interpreted/"
+"""Where the tests lie that run kernels in Triton's interpreter."""
+
+
+def interpreted(test: str) -> bool:
+    """Tell whether a test needs a process in which Triton interprets its kernels."""
+    return test.startswith(INTERPRETED)
 
 
 class Mutant(NamedTuple):

@@ -15,11 +15,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants.row import PACKAGE, ROOT, Mutant
+from tests.mutants.row import PACKAGE, ROOT, Mutant, interpreted
 from tests.mutants.witness import Witness
 from tests.support.mutants import exchanged
 
-BROKEN_CODE = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "UnboundLocalError")
+BROKEN_CODE = (
+    "AttributeError",
+    "ImportError",
+    "InterpreterError",  # Triton's, for whatever is raised in a kernel
+    "ModuleNotFoundError",
+    "NameError",
+    "SyntaxError",
+    "UnboundLocalError",
+)
 """What Python raises for code that does not run; a mutant that ends in one of these has shown nothing."""
 
 TESTS_FAILED = 1
@@ -71,12 +79,13 @@ def verdict(test: str, outcome: Outcome) -> Verdict:
 
 def unmutated(tests: list[str]) -> dict[str, str]:
     """Test -> what is wrong with it, for those that do not pass against an unchanged copy."""
-    ((_, outcome),) = processes([("unmutated", tests, {})], workers=1)
+    parts = [[test for test in tests if interpreted(test) is apart] for apart in (False, True)]
     wrong = {}
-    for test in tests:
-        seen = {r["outcome"] for r in outcome.reports if r["when"] == "call" and belongs(r["nodeid"], test)}
-        if seen != {"passed"}:
-            wrong[test] = ", ".join(sorted(seen)) or f"not run: {outcome.output[-400:]}"
+    for part, outcome in processes(((part, part, {}) for part in parts if part), workers=2):
+        for test in part:
+            seen = {r["outcome"] for r in outcome.reports if r["when"] == "call" and belongs(r["nodeid"], test)}
+            if seen != {"passed"}:
+                wrong[test] = ", ".join(sorted(seen)) or f"not run: {outcome.output[-400:]}"
     return wrong
 
 
@@ -87,9 +96,10 @@ def belongs(nodeid: str, test: str) -> bool:
 
 def processes(jobs: Iterable, workers: int) -> Iterator[tuple]:
     """Run jobs (key, tests, {file: its new text}), so many at a time; gives each key and its Outcome."""
-    assert "derived" not in sys.modules, "the processes to be forked would inherit the package from this one"
     for name in HEAVY:
         importlib.import_module(name)
+    # the package would not be the copy's, and Triton has decided when it is imported whether it interprets kernels
+    assert not {"derived", "triton"} & set(sys.modules), "the processes to be forked would inherit them from this one"
     running = {}
     try:
         for key, tests, texts in jobs:
@@ -148,6 +158,9 @@ def _tested(copy: Path, tests: list[str]) -> int:
         "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
         "CI": "1",  # hypothesis draws the same examples every time
     }
+    os.environ.pop("TRITON_INTERPRET", None)
+    if all(map(interpreted, tests)):
+        os.environ["TRITON_INTERPRET"] = "1"
     sys.path.insert(0, str(copy))
     flags = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
     return int(pytest.main([*flags, *tests], plugins=[Witness(copy)]))

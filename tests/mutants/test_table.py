@@ -2,12 +2,14 @@
 
 import ast
 import functools
+import importlib.util
 import subprocess
 import sys
 
 import pytest
 
-from tests.mutants.row import PACKAGE, ROOT
+from tests.kernels.apart import NO_TRITON
+from tests.mutants.row import INTERPRETED, PACKAGE, ROOT, interpreted
 from tests.mutants.table import TABLE
 from tests.support.mutants import exchanged, planted
 
@@ -35,9 +37,13 @@ def test_no_two_rows_are_one():
     assert len({(row.file, row.what) for row in TABLE}) == len(TABLE)
 
 
-def test_every_derived_op_and_model_has_an_error_planted_in_it():
+def test_every_derived_op_model_and_kernel_has_an_error_planted_in_it():
     without_formulas = {"ops/contract.py", "model/parameters.py"}
-    files = {f.relative_to(PACKAGE).as_posix() for part in ("ops", "model") for f in (PACKAGE / part).rglob("*.py")}
+    files = {
+        f.relative_to(PACKAGE).as_posix()
+        for part in ("ops", "model", "kernels")
+        for f in (PACKAGE / part).rglob("*.py")
+    }
     files = {f for f in files if not f.endswith("__init__.py")}
     assert files - {row.file for row in TABLE} == without_formulas
 
@@ -63,26 +69,44 @@ def test_a_planted_function_is_wrong_for_whoever_has_imported_it_and_only_meanwh
 
 
 JUDGED = """
+import sys
 from tests.mutants.row import Mutant
 from tests.mutants.run import judged, unmutated
 
-TEST = "tests/ops/test_softmax.py::test_a_weight_too_small_for_float64_still_has_its_logarithm"
-right = "y = (x - c) - xp.log(safe)"
-wrongs = ("y = (x - c) - 1.001 * xp.log(safe) - 1", "y = (x - c) - xp.log(1 * safe)", "y = (x - c) - xp.lag(safe)")
-table = [Mutant(wrong, "ops/softmax.py", right, wrong, TEST) for wrong in wrongs]
-for row, verdict in judged(table, workers=1):
+file, test, right, *wrongs = sys.argv[1:]
+for row, verdict in judged([Mutant(wrong, file, right, wrong, test) for wrong in wrongs], workers=1):
     print(verdict.caught, verdict.why)
-print(unmutated([TEST]), unmutated([TEST + "_and_more"]))
+print(unmutated([test]), unmutated([test + "_and_more"]))
 """
+OP = (
+    "ops/softmax.py",
+    "tests/ops/test_softmax.py::test_a_weight_too_small_for_float64_still_has_its_logarithm",
+    "y = (x - c) - xp.log(safe)",
+    "y = (x - c) - 1.001 * xp.log(safe) - 1",
+    "y = (x - c) - xp.log(1 * safe)",
+    "y = (x - c) - xp.lag(safe)",
+)
+KERNEL = (
+    "kernels/tile.py",
+    f"{INTERPRETED}check_flash.py::test_float32_is_the_definition_forward_and_backward[narrow]",
+    "reads = (i < n) & (j < m)",
+    "reads = (i < n) & (j < m - 1)",
+    "reads = (i < n) & (m > j)",
+    "reads = (i < n) & (j < k)",
+)
 
 
 @pytest.mark.slow
-def test_the_judge_tells_caught_from_missed_and_from_code_that_does_not_run():
-    done = subprocess.run(
-        [sys.executable, "-c", JUDGED], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
-    )
+@pytest.mark.parametrize(
+    ("words", "error"), [(OP, "AttributeError"), (KERNEL, "InterpreterError")], ids=["op", "kernel"]
+)
+def test_the_judge_tells_caught_from_missed_and_from_code_that_does_not_run(words, error):
+    if interpreted(words[1]) and importlib.util.find_spec("triton") is None:
+        pytest.skip(NO_TRITON)
+    command = [sys.executable, "-c", JUDGED, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     caught, missed, broken, unmutated = done.stdout.splitlines()
     assert caught.startswith("True AssertionError")
     assert missed == "False the test passes"
-    assert broken.startswith("False AttributeError in call: the mutant does not run")
-    assert unmutated.startswith("{} {'tests/ops/test_softmax.py::test_a_weight") and "not found" in unmutated
+    assert broken.startswith(f"False {error} in call: the mutant does not run")
+    assert unmutated.startswith(f"{{}} {{'{words[1]}_and_more': ") and "not found" in unmutated

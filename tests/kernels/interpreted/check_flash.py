@@ -188,13 +188,15 @@ def test_nothing_is_written_beyond_the_ends(name, module, monkeypatch):
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
 def test_offsets_beyond_two_to_the_31(which):
-    # five rows half a billion numbers apart; only the pages that hold them are ever touched
-    n, d, apart = 5, 16, 2**29
+    # five rows half a billion numbers apart; only the pages that hold them are ever touched. Before them lies the room
+    # that an offset of 32 bits would lead to, so that it finds wrong numbers and does not end the process
+    n, d, apart, before = 5, 16, 2**29, 2**31
     seed = torch.Generator().manual_seed(7)
     arrays = [torch.randn((1, 1, n, d), generator=seed).half() for _ in range(4)]
     o, lse = forward(*arrays[:3])
     right = backward(*arrays[:3], o, lse, arrays[3])
-    far = torch.empty((n - 1) * apart + d, dtype=torch.float16).as_strided((1, 1, n, d), (0, 0, apart, 1))
+    home = torch.empty(before + (n - 1) * apart + d, dtype=torch.float16)
+    far = home.as_strided((1, 1, n, d), (0, 0, apart, 1), before)
     arrays[which] = far.copy_(arrays[which])
     p, lse = forward(*arrays[:3])
     assert torch.equal(o, p)

@@ -1,0 +1,279 @@
+"""Errors planted in the kernels, which the tests run in Triton's interpreter, and in the door before them.
+
+None lets a kernel write beyond its arrays, or read far beyond them: the process would end before a test has failed.
+"""
+
+from tests.mutants.row import rows
+
+DEFINITION = "test_float32_is_the_definition_forward_and_backward"
+REPORT = "test_the_kernels_give_the_right_value"
+WALK = "test_both_walks_visit_the_tiles_of_the_array_version"
+
+ROWS = [
+    *rows(
+        "kernels/tile.py",
+        "kernels/interpreted/check_door.py",
+        (
+            "causal aligned to the first key",
+            "ahead = j - (i + m - n)",
+            "ahead = j - i",
+            f"{REPORT}[causal-topleft-decode]",
+        ),
+        (
+            "the key at a query's own position forbidden",
+            "reads = reads & (ahead <= 0)",
+            "reads = reads & (ahead < 0)",
+            f"{REPORT}[mask-sense-inverted]",
+        ),
+        (
+            "a window of w + 1",
+            "reads = reads & (ahead > -w)",
+            "reads = reads & (ahead >= -w)",
+            f"{REPORT}[window-off-by-one]",
+        ),
+        (
+            "the caller's mask turned round",
+            "tl.load(at, mask=(i < n) & (j < m), other=0) != 0",
+            "tl.load(at, mask=(i < n) & (j < m), other=0) == 0",
+            f"{REPORT}[padding-zero-embedding]",
+        ),
+        (
+            "a weight of 0 hides a nan",
+            'return tl.where(broken[None, :] & (a != 0), float("nan"), a), sound(x)',
+            "return a, x",
+            f"{REPORT}[masked-nan-leak]",
+        ),
+    ),
+    *rows(
+        "kernels/tile.py",
+        "kernels/interpreted/check_flash.py",
+        (
+            "offsets of 32 bits",
+            "rows.to(tl.int64)[:, None] * stride_row\n    at += cols",
+            "rows[:, None] * stride_row\n    at += cols",
+            "test_offsets_beyond_two_to_the_31[1]",
+        ),
+        (
+            "the walk begins at the newest query's window",
+            "low = tl.maximum(oldest - w + 1, 0) // B_t * B_t",
+            "low = tl.maximum(newest - w + 1, 0) // B_t * B_t",
+            f"{WALK}[causal window]",
+        ),
+        (
+            "a tile on the diagonal taken for whole",
+            "right = tl.minimum(oldest + 1, m)",
+            "right = tl.minimum(newest + 1, m)",
+            f"{WALK}[cached]",
+        ),
+        (
+            "queries whole from the first key on",
+            "left = (tl.maximum(newest, 0) + B_q - 1) // B_q * B_q",
+            "left = (tl.maximum(oldest, 0) + B_q - 1) // B_q * B_q",
+            f"{WALK}[cached]",
+        ),
+    ),
+    *rows(
+        "kernels/flash_forward.py",
+        "kernels/interpreted/check_flash.py",
+        ("the sum not rescaled", "l = l * factor + tl.sum(E, 1)", "l = l + tl.sum(E, 1)", f"{DEFINITION}[narrow]"),
+        ("the values not rescaled", "o = o * factor[:, None]", "o = o * 1.0", f"{DEFINITION}[narrow]"),
+        (
+            "the log-sum-exp without its logarithm",
+            "c + tl.log2(whole)",
+            "c + whole",
+            "test_the_log_sum_exp_is_that_of_the_scores_that_are_read[tall]",
+        ),
+        (
+            "the whole tiles of a masked call left out",
+            "left, right = low, low  # any pair",
+            "left, right = left, right  # any pair",
+            f"{DEFINITION}[mask]",
+        ),
+        (
+            "the whole tiles walked again as cut ones",
+            "low, high - (right - left), left, right - left, k, v",
+            "low, high - (right - left), left, 0, k, v",
+            f"{DEFINITION}[whole tiles, causal]",
+        ),
+        (
+            "cut tiles read as whole ones",
+            "CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2",
+            "CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, B_t // 2",
+            f"{DEFINITION}[whole tiles, causal]",
+        ),
+    ),
+    *rows(
+        "kernels/flash_forward.py",
+        "kernels/interpreted/check_door.py",
+        (
+            "heads share a value head in turns",
+            "v += row_b * stride_vb + (head // group)",
+            "v += row_b * stride_vb + (head % group)",
+            f"{REPORT}[gqa-tile]",
+        ),
+        (
+            "every sequence reads the first one's values",
+            "stride_vh + start_k * stride_vn",
+            "stride_vh",
+            f"{REPORT}[varlen-zero-q]",
+        ),
+    ),
+    *rows(
+        "kernels/flash_backward.py",
+        "kernels/interpreted/check_flash.py",
+        ("delta left out of dQ", "dS = A * (dA - delta[:, None])", "dS = A * dA", f"{DEFINITION}[narrow]"),
+        (
+            "delta off by one part in 50 000",
+            "tl.store(delta + i, delta_t, mask=i < n)",
+            "tl.store(delta + i, delta_t * 1.00002, mask=i < n)",
+            "test_a_window_of_one_gives_the_value_and_no_gradient_to_query_or_key[2-37-37-causal-torch.float32]",
+        ),
+        ("the scale lost from dQ", "store_tile(dq, acc * scale,", "store_tile(dq, acc,", f"{DEFINITION}[narrow]"),
+        ("the scale lost from dK", "store_tile(dk, dk_t * scale,", "store_tile(dk, dk_t,", f"{DEFINITION}[narrow]"),
+        (
+            "keys get gradients from one head of their group",
+            "for t in range(0, group * count):",
+            "for t in range(0, count):",
+            f"{DEFINITION}[grouped]",
+        ),
+        (
+            "delta of the group's first head for all",
+            "tl.load(delta + member * stride_lh + i, mask=i < n, other=0.0)",
+            "tl.load(delta + i, mask=i < n, other=0.0)",
+            f"{DEFINITION}[grouped]",
+        ),
+        (
+            "a forbidden nan of a key in dQ",
+            "dS, k_t = tl.where(reads, dS, 0.0), sound(k_t)",
+            "dS, k_t = tl.where(reads, dS, 0.0), k_t",
+            "test_a_broken_key_or_value_changes_nobody_who_may_not_read_it[cached-1-nan]",
+        ),
+    ),
+    *rows(
+        "kernels/decode.py",
+        "kernels/interpreted/check_decode.py",
+        (
+            "the sum not rescaled",
+            "l = l * factor + tl.sum(E, 1)",
+            "l = l + tl.sum(E, 1)",
+            "test_the_number_of_stretches_does_not_matter[1]",
+        ),
+        (
+            "parts merged with equal weights",
+            "weight = tl.where(empty, 0.0, tl.exp2(",
+            "weight = tl.where(empty, 0.0, tl.exp2(0.0 * ",
+            "test_an_empty_stretch_adds_nothing_whatever_it_holds",
+        ),
+        (
+            "the last keys in no stretch",
+            "chunk = ((m - low + splits - 1) // splits + B_t - 1) // B_t * B_t",
+            "chunk = (m - low) // splits // B_t * B_t",
+            "test_the_number_of_stretches_does_not_matter[2]",
+        ),
+        (
+            "the first of several queries lose the end of their window",
+            "low = tl.maximum(m - n - w + 1, 0)",
+            "low = tl.maximum(m - w + 1, 0)",
+            "test_one_piece_is_the_definition[window, several queries]",
+        ),
+        (
+            "all heads of a group ask the first one's question",
+            "(row // n).to(tl.int64)",
+            "(row // n * 0).to(tl.int64)",
+            "test_the_number_of_stretches_does_not_matter[1]",
+        ),
+    ),
+    *rows(
+        "kernels/paged_decode.py",
+        "kernels/interpreted/check_decode.py",
+        (
+            "pages looked up as if longer by a row",
+            "j // PAGE, mask",
+            "j // (PAGE + 1), mask",
+            "test_pages_are_one_piece[wide-16]",
+        ),
+        ("rows of a page counted from 1", "(j % PAGE)", "((j + 1) % PAGE)", "test_pages_are_one_piece[wide-16]"),
+    ),
+    *rows(
+        "kernels/launch.py",
+        "kernels/interpreted/check_flash.py",
+        (
+            "no square root in the scale of a direct call",
+            "1 / math.sqrt(d_k) if scale",
+            "1 / d_k if scale",
+            "test_the_log_sum_exp_is_that_of_the_scores_that_are_read[tall]",
+        ),
+        (
+            "a wide window cut to the number of queries",
+            "min(window or 0, n + m)",
+            "min(window or 0, n)",
+            f"{DEFINITION}[window beyond all]",
+        ),
+    ),
+    *rows(
+        "kernels/launch.py",
+        "kernels/interpreted/check_door.py",
+        (
+            "heads and tokens of the result in the other order",
+            "if q.stride(1) < q.stride(2):",
+            "if q.stride(1) > q.stride(2):",
+            "test_the_twins_give_shapes_strides_and_dtypes[True]",
+        ),
+    ),
+    *rows(
+        "kernels/autograd.py",
+        "kernels/interpreted/check_flash.py",
+        (
+            "the sign of a scale below 0 lost",
+            "q, scale = -q, -scale",
+            "q, scale = q, -scale",
+            f"{DEFINITION}[scale below 0]",
+        ),
+    ),
+    *rows(
+        "kernels/backends.py",
+        "kernels/interpreted/check_flash.py",
+        (
+            "the scale of the values' width",
+            "scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)\n        o =",
+            "scale = 1 / math.sqrt(v.shape[-1]) if scale is None else float(scale)\n        o =",
+            f"{DEFINITION}[narrow]",
+        ),
+    ),
+    *rows(
+        "kernels/backends.py",
+        "kernels/test_door.py",
+        (
+            "an A100 sent to torch",
+            "if torch.cuda.get_device_capability(q.device) < (8, 0):\n        return Choice(",
+            "if torch.cuda.get_device_capability(q.device) <= (8, 0):\n        return Choice(",
+            "test_auto_on_a_gpu_goes_by_its_capability",
+        ),
+    ),
+    *rows(
+        "kernels/cached.py",
+        "kernels/interpreted/check_decode.py",
+        (
+            "torch lets every new query read the newest key",
+            "torch.arange(n, device=q.device)[:, None] + there - n",
+            "0 * torch.arange(n, device=q.device)[:, None] + there - 1",
+            "test_torch_gives_the_same[window, several queries]",
+        ),
+    ),
+    *rows(
+        "kernels/torch_attention.py",
+        "kernels/test_door.py",
+        (
+            "torch's causal mask aligned to the first key",
+            "bias = causal_lower_right(n, m)",
+            "aligned = True",
+            "test_torch_is_the_definition_forward_and_backward[cached]",
+        ),
+        (
+            "a causal window without its far end for torch",
+            "reads = reads & (ahead > -window) & (ahead < window)",
+            "reads = reads & (ahead < window)",
+            "test_who_may_read_whom_is_what_ops_say[given2-5]",
+        ),
+    ),
+]
