@@ -14,7 +14,7 @@ CASES = {
     "cached": (1, 2, 2, 37, 101, 24, 40, {"causal": True}),
     "one query": (1, 2, 2, 1, 71, 16, 16, {"causal": True}),
     "tall": (1, 1, 1, 101, 37, 16, 16, {"causal": True}),
-    "grouped": (1, 4, 2, 29, 37, 16, 8, {}),
+    "grouped": (1, 4, 2, 67, 37, 16, 8, {}),
     "one key head, causal": (2, 3, 1, 23, 43, 20, 16, {"causal": True}),
     "odd widths": (1, 2, 1, 23, 41, 80, 96, {"causal": True}),
     "wide": (1, 1, 1, 19, 23, 256, 192, {}),

@@ -205,6 +205,20 @@ def test_offsets_beyond_two_to_the_31(which):
         assert torch.equal(g, r)
 
 
+def test_a_mask_with_offsets_beyond_two_to_the_31():
+    n, m, apart, before = 5, 7, 2**29, 2**31
+    seed = torch.Generator().manual_seed(7)
+    q, k, v, do = (torch.randn((1, 1, s, 16), generator=seed) for s in (n, m, m, n))
+    mask = (torch.rand((1, 1, n, m), generator=seed) < 0.6).view(torch.uint8)
+    home = torch.empty(before + (n - 1) * apart + m, dtype=torch.uint8)
+    far = home.as_strided((1, 1, n, m), (0, 0, apart, 1), before).copy_(mask)
+    results = []
+    for given in (mask, far):
+        o, lse = forward(q, k, v, mask=given)
+        results.append((o, *backward(q, k, v, o, lse, do, mask=given)))
+    assert all(map(torch.equal, *results))
+
+
 # What may not be read leaves no trace.
 
 

@@ -54,6 +54,12 @@ ROWS = [
             "test_offsets_beyond_two_to_the_31[1]",
         ),
         (
+            "offsets of a mask of 32 bits",
+            "at = mask + i.to(tl.int64) * stride_n + j.to(tl.int64) * stride_m",
+            "at = mask + i * stride_n + j * stride_m",
+            "test_a_mask_with_offsets_beyond_two_to_the_31",
+        ),
+        (
             "the walk begins at the newest query's window",
             "low = tl.maximum(oldest - w + 1, 0) // B_t * B_t",
             "low = tl.maximum(newest - w + 1, 0) // B_t * B_t",
@@ -137,10 +143,22 @@ ROWS = [
             f"{DEFINITION}[grouped]",
         ),
         (
-            "delta of the group's first head for all",
+            "delta of the group's first head for all, in cut tiles",
             "tl.load(delta + member * stride_lh + i, mask=i < n, other=0.0)",
             "tl.load(delta + i, mask=i < n, other=0.0)",
             f"{DEFINITION}[grouped]",
+        ),
+        (
+            "delta of the group's first head for all, in whole tiles",
+            "tl.load(delta + member * stride_lh + i)",
+            "tl.load(delta + i)",
+            f"{DEFINITION}[grouped]",
+        ),
+        (
+            "the mask of the group's first head for all",
+            "mask_h = mask + member * stride_mh",
+            "mask_h = mask",
+            f"{DEFINITION}[mask]",
         ),
         (
             "a forbidden nan of a key in dQ",
