@@ -11,7 +11,9 @@ from tests.support.pages import chapters, markdown, without_code
 COMMON = {*"efijly", "dots", "I", "mathbf 1"}
 """What the notation page explains as signs and indices: e^x, f, i, j, l, y and the identity."""
 
-GREEK = "alpha beta gamma delta kappa lambda mu rho sigma tau theta xi eta phi Delta Lambda Sigma Phi Omega varepsilon ell"
+GREEK = (
+    "alpha beta gamma delta kappa lambda mu rho sigma tau theta xi eta phi Delta Lambda Sigma Phi Omega varepsilon ell"
+)
 ACCENT = r"\\(?:hat|tilde|bar|dot|overline|mathbf)\b"
 WORDS = r"\\(?:text|operatorname|mathrm|tag|begin|end)\*?\{[^}]*\}|\\(?:mathsf|mathrm) *\w"
 SUBSCRIPTED = r"([A-Za-z])_(?:\{\\text\{(\w+)\}\}|\{?\\(max)\}?|([kv](?![\w'])|[QKVOtqp]\b))"

@@ -279,6 +279,32 @@ ROWS = [
         ),
     ),
     *rows(
+        "kernels/tile.py",
+        "kernels/interpreted/check_turns.py",
+        (
+            "a last section counted as long as the others",
+            "heads = tl.minimum(together, tl.num_programs(0) // tiles - head)",
+            "heads = together",
+            "test_the_picture_of_the_docstring",
+        ),
+        (
+            "the heads of a section one after another",
+            "return within // heads, head + within % heads",
+            "return within % tiles, head + within // tiles",
+            "test_the_picture_of_the_docstring",
+        ),
+    ),
+    *rows(
+        "kernels/launch.py",
+        "kernels/interpreted/check_turns.py",
+        (
+            "as many heads together as there are, whatever the cache holds",
+            "return max(1, min(heads, heads * cache // max(1, held)))",
+            "return max(1, heads)",
+            "test_as_many_heads_take_turns_as_the_cache_holds",
+        ),
+    ),
+    *rows(
         "kernels/torch_attention.py",
         "kernels/test_door.py",
         (
