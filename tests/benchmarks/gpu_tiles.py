@@ -3,7 +3,7 @@
     python tests/benchmarks/gpu_tiles.py [--minutes 5] [--width 128] [--json tiles.json]
 
 bfloat16, causal, 16,384 tokens in sequences of 4,096, h · d_k = 2,048. A candidate is timed if it compiles, fits in
-shared memory and gives the numbers of the chosen tile; spilled registers are shown. The fastest stands first.
+shared memory and gives the numbers of the chosen tile. The fastest stands first.
 """
 
 import argparse
