@@ -85,10 +85,10 @@ def decode_kernel(
         c = c_new
 
     nothing = c == float("-inf")
-    whole = tl.where(nothing, 1.0, l)
+    divisor = tl.where(nothing, 1.0, l)
     out = ((b * h_kv + head) * group * n + row) * splits + split
-    tl.store(lse + out, tl.where(nothing, c, c + tl.log2(whole)), mask=here)
-    acc = tl.where(nothing[:, None], 0.0, acc / whole[:, None])
+    tl.store(lse + out, tl.where(nothing, c, c + tl.log2(divisor)), mask=here)
+    acc = tl.where(nothing[:, None], 0.0, acc / divisor[:, None])
     tl.store(o + out[:, None] * D_V + cols_v[None, :], acc, mask=here[:, None] & (cols_v[None, :] < D_V))
 
 

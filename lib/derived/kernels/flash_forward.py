@@ -125,10 +125,10 @@ def flash_forward_kernel(
     )  # fmt: skip
 
     nothing = c == float("-inf")
-    whole = tl.where(nothing, 1.0, l)
-    acc = tl.where(nothing[:, None], 0.0, acc / whole[:, None])
+    divisor = tl.where(nothing, 1.0, l)
+    acc = tl.where(nothing[:, None], 0.0, acc / divisor[:, None])
     store_tile(o, acc, first, n, stride_on, stride_od, B_q, D_V, P_V)
-    tl.store(lse + i, tl.where(nothing, c, c + tl.log2(whole)), mask=i < n)
+    tl.store(lse + i, tl.where(nothing, c, c + tl.log2(divisor)), mask=i < n)
 
 
 def flash_forward(

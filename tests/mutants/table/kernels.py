@@ -85,8 +85,8 @@ ROWS = [
         ("the values not rescaled", "o = o * factor[:, None]", "o = o * 1.0", f"{DEFINITION}[narrow]"),
         (
             "the log-sum-exp without its logarithm",
-            "c + tl.log2(whole)",
-            "c + whole",
+            "c + tl.log2(divisor)",
+            "c + divisor",
             "test_the_log_sum_exp_is_that_of_the_scores_that_are_read[tall]",
         ),
         (
