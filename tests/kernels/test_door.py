@@ -112,6 +112,7 @@ REFUSED = [
     ((X[:, :1], X, X), {}, ShapeError, r"leading axes \(1, 1\), k and v have \(1, 2\)"),
     ((X, X, X), {"window": 0}, ShapeError, r"window = 0; a window counts the query itself, so it is at least 1"),
     ((X, X, X), {"mask": torch.ones(3, 3)}, DtypeError, r"mask is torch.float32; a boolean tensor is expected"),
+    ((X, X, X), {"mask": torch.ones(3, 3, device="meta").bool()}, DtypeError, r"mask is on meta, q on cpu; bring them"),
     ((X, X, X), {"mask": torch.ones(2, 3).bool()}, ShapeError, r"mask has shape \(2, 3\), which does not broadcast to"),
 ]
 
@@ -143,6 +144,14 @@ def test_ragged_and_cached_refuse_in_sentences():
         DerivedError, match=r"2 heads a key head times n = 65 queries are 130 rows of a tile, and 128 is the"
     ):
         kernels.cached_attention(torch.ones((1, 2, 65, 4)), X[:, :1], X[:, :1], lengths)
+    with pytest.raises(DtypeError, match=r"lengths is a list; the kernels take torch tensors"):
+        kernels.cached_attention(X, X, X, [3])
+    with pytest.raises(DtypeError, match=r"lengths is on meta, q on cpu; bring them together"):
+        kernels.cached_attention(X, X, X, lengths.to("meta"))
+    with pytest.raises(DtypeError, match=r"q is torch.int32; a floating dtype is expected"):
+        kernels.cached_attention(X.int(), X.int(), X.int(), lengths)
+    with pytest.raises(DtypeError, match=r"block_table is a NoneType; a tensor .* is for cached_attention"):
+        kernels.paged_attention(X, X, X, None, lengths)
     with pytest.raises(ShapeError, match=r"window = 0"):
         kernels.cached_attention(X, X, X, lengths, window=0)
 

@@ -157,6 +157,6 @@ def paged_attention(
     """
     from derived.kernels import cached
 
-    return cached.cached_attention(
-        q, k_pages, v_pages, lengths, table=block_table, window=window, scale=scale, backend=backend
+    return cached.paged_attention(
+        q, k_pages, v_pages, block_table, lengths, window=window, scale=scale, backend=backend
     )  # fmt: skip

@@ -95,6 +95,8 @@ def fitted(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DtypeError(f"attention: mask is {given}; a boolean tensor is expected, True = may read.")
+    if mask.device != q.device:
+        raise DtypeError(f"attention: mask is on {mask.device}, q on {q.device}; bring them together.")
     full = (*q.shape[:-1], m)
     if mask.ndim > len(full) or any(a not in (1, b) for a, b in zip(mask.shape[::-1], full[::-1], strict=False)):
         raise ShapeError(

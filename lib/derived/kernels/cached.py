@@ -13,6 +13,11 @@ MOST_ROWS = 128
 
 def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, window: int | None) -> None:
     """Raise ShapeError, DtypeError or DerivedError unless the arguments of `cached_attention` fit each other."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("lengths", lengths)):
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"cached_attention: {name} is a {type(x).__name__}; the kernels take torch tensors.")
+    if not q.dtype.is_floating_point:
+        raise DtypeError(f"cached_attention: q is {q.dtype}; a floating dtype is expected.")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4 or x.dtype != q.dtype or x.device != q.device:
             raise ShapeError(
@@ -33,6 +38,8 @@ def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | No
             continue
         if x.dtype not in (torch.int32, torch.int64):
             raise DtypeError(f"cached_attention: {name} is {x.dtype}; int32 or int64 is expected.")
+        if x.device != q.device:
+            raise DtypeError(f"cached_attention: {name} is on {x.device}, q on {q.device}; bring them together.")
         if x.ndim != axes or x.shape[0] != B:
             raise ShapeError(
                 f"cached_attention: {name} has shape {tuple(x.shape)}; it has {axes} axes, the first of size B = {B}."
@@ -47,7 +54,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | No
 
 
 def cached_attention(q, k, v, lengths, *, table, window, scale, backend) -> Tensor:
-    """`derived.kernels.cached_attention` and `paged_attention`."""
+    """`derived.kernels.cached_attention`; with a table, the cache lies in pages."""
     checked(q, k, v, lengths, table, window)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     if choice(q, k, v, backend).backend == "triton":
@@ -68,3 +75,15 @@ def cached_attention(q, k, v, lengths, *, table, window, scale, backend) -> Tens
     used = (torch.arange(m, device=q.device)[:, None] < there).expand(*k.shape[:3], 1)
     k, v = (x.masked_fill(~used, 0.0) for x in (k, v))  # what lies beyond the lengths may be anything, nan too
     return torch_attention(q, k, v, causal=False, window=None, mask=reads, scale=scale)
+
+
+def paged_attention(q, k_pages, v_pages, table, lengths, *, window, scale, backend) -> Tensor:
+    """`derived.kernels.paged_attention`: `cached_attention` with a table, which must be there."""
+    if not isinstance(table, Tensor):
+        raise DtypeError(
+            f"paged_attention: block_table is a {type(table).__name__}; a tensor (B, pages a sequence) of int32 or "
+            "int64 is expected. A cache in one piece is for cached_attention."
+        )
+    return cached_attention(
+        q, k_pages, v_pages, lengths, table=table, window=window, scale=scale, backend=backend
+    )  # fmt: skip
