@@ -54,6 +54,30 @@ def test_calibrated_terms_are_the_default_and_can_be_set(config, capsys):
     assert bare["conversations_that_fit"] > default["conversations_that_fit"]
 
 
+def test_a_card_can_be_given_by_its_memory(config, capsys):
+    found = answered(capsys, size(config, "--json", gpu="79.19GiB"))
+    listed = answered(capsys, size(config, "--json"))
+    assert found["gpu_visible_bytes"] == listed["gpu_visible_bytes"] == 7919 * 2**30 // 100
+    assert (found["gpus"], found["placement"]) == (listed["gpus"], listed["placement"])
+    decimal = answered(capsys, size(config, "--json", gpu="80 GB"))
+    assert decimal["gpu"] == "80 GB card" and decimal["gpu_visible_bytes"] == 80 * 10**9
+    assert cli.main(size(config, gpu="80 GB")) == 0
+    assert "80 GB card    74.51 GiB (80.00 GB) visible\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gpu", ["80", "0GiB", "-1GiB", "1e3GiB", "80TB", "H900", "99999999GiB"])
+def test_a_card_of_neither_name_nor_memory_is_refused(config, capsys, gpu):
+    assert cli.main(["size", config, "--context", "2048", "--conversations", "2", f"--gpu={gpu}"]) == 2
+    said = capsys.readouterr().err
+    assert f"GPU {gpu!r} is not in the table: choose one of T4, L4" in said and "as 95.6GiB" in said
+    assert said.count("\n") == 1
+
+
+def test_a_card_given_by_its_memory_has_no_rates(config, capsys):
+    assert cli.main(["flops", config, "--context", "2048", "--gpu", "95.6GiB"]) == 2
+    assert "95.6 GiB card has no fp16 rate in the table" in capsys.readouterr().err
+
+
 def test_the_tokens_that_fit_are_counted_in_blocks(config, capsys):
     bare = ["--activation-gib", "0", "--non-torch-gib", "0", "--tensor-parallel", "1", "--pipeline-parallel", "1"]
     found = answered(capsys, size(config, "--json", *bare))

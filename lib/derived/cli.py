@@ -30,7 +30,7 @@ def add_size(parser: argparse.ArgumentParser) -> None:
     add("config", metavar="CONFIG", help="path of a config.json, its folder, or a hub id (owner/name)")
     add("--context", type=int, required=True, metavar="N", help="tokens of one conversation")
     add("--conversations", type=int, required=True, metavar="N", help="conversations held at once")
-    add("--gpu", required=True, metavar="NAME", help="a card of `derived gpus`")
+    add("--gpu", required=True, metavar="NAME", help="a card of `derived gpus`, or its visible memory: 95.6GiB")
     add("--cache-dtype", metavar="FORMAT", help="fp32 fp16 bf16 fp8 int8 q8_0 int4 q4_0; default: as the config")
     add(
         "--weights-dtype", metavar="FORMAT", help="fp32 fp16 bf16 fp8 fp8_block int8 int4 mxfp4; default: as the config"

@@ -4,6 +4,8 @@ Rates are the vendors' dense peaks (no structured sparsity), in FLOP/s and bytes
 CUDA or ROCm reported in a log, rounded to the digits of that log: a calibrated input, with the band seen elsewhere.
 """
 
+import re
+
 from derived.cost.record import Record
 from derived.errors import DerivedError
 
@@ -85,15 +87,27 @@ CARDS = {
              "AMD Instinct MI300X data sheet, dense"),
     )
 }  # fmt: skip
-"""The cards by the names that --gpu takes."""
+"""The cards by name."""
 
 
 def card(name: str) -> Card:
-    """The card of that name, in any case. Raises DerivedError with the list where there is none."""
+    """The card of that name, in any case, or of that visible memory: "H100-80GB", "95.6GiB", "96 GB".
+
+    A card given by its memory has no rates. GiB = 2³⁰ bytes, GB = 10⁹ bytes. Raises DerivedError with the list of names
+    for anything else.
+    """
     by_name = {key.lower(): value for key, value in CARDS.items()}
-    if name.lower() not in by_name:
-        raise DerivedError(f"GPU {name!r} is not in the table: choose one of {', '.join(CARDS)}")
-    return by_name[name.lower()]
+    if name.lower() in by_name:
+        return by_name[name.lower()]
+    if given := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(gib|gb)", name.strip().lower()):
+        whole, _, part = given[1].partition(".")
+        unit, sign = {"gib": (GIB, "GiB"), "gb": (10**9, "GB")}[given[2]]
+        if visible := int(whole + part) * unit // 10 ** len(part):
+            return custom(f"{given[1]} {sign} card", visible)
+    raise DerivedError(
+        f"GPU {name!r} is not in the table: choose one of {', '.join(CARDS)}, "
+        "or give the memory that a card makes visible, as 95.6GiB"
+    )
 
 
 def custom(name: str, visible_bytes: int) -> Card:

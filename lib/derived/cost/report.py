@@ -169,9 +169,10 @@ def derived_lines(order: Order) -> list[str]:
 def calibrated_lines(order: Order) -> list[str]:
     """What was measured somewhere, with its band and source."""
     on, terms = order.card, order.calibration
+    sold = "" if on.sold_bytes == on.visible_bytes else f" of {on.sold_bytes / memory.GB:g} GB sold"
     lines = [
         "Calibrated, measured elsewhere",
-        row(f"memory of one {on.name}", f"{gib(on.visible_bytes)} visible of {on.sold_bytes / memory.GB:g} GB sold"),
+        row(f"memory of one {on.name}", gib(on.visible_bytes) + " visible" + sold),
         row("", f"{on.visible_source}{'; seen: ' + on.visible_band if on.visible_band else ''}"),
         row("share used", f"{order.share:g} of it: {gib(order.usable_bytes)}, for all that an engine takes"),
     ]
