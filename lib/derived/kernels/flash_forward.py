@@ -63,7 +63,7 @@ def flash_forward_kernel(
     stride_lb, stride_lh, stride_mb, stride_mh, stride_mn, stride_mm,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr,
     D_K: tl.constexpr, D_V: tl.constexpr, P_K: tl.constexpr, P_V: tl.constexpr,
-    B_q: tl.constexpr, B_t: tl.constexpr,
+    B_q: tl.constexpr, B_t: tl.constexpr, TESTED: tl.constexpr,
 ):  # fmt: skip
     """One program: B_q queries of one head of one sequence; writes their rows of O and their log-sum-exp.
 
@@ -74,7 +74,7 @@ def flash_forward_kernel(
     (B, h, n, m) of bytes; any strides. RAGGED: sequence b owns the rows cu_q[b] … cu_q[b + 1] − 1 of one long array,
     and B is 1 there. P_K and P_V are the widths padded to a power of two, scale ≥ 0. First the whole tiles of keys are
     walked, then those that the window, the diagonal or the end cuts (`tile.keys_of`): there each pair is tested, and a
-    tile has half the keys, since the test takes registers.
+    tile has TESTED keys, fewer, since the test takes registers.
 
     FLOPs: 2 pairs (d_k + d_v) a head, pairs counted in whole tiles. Bytes: q and o once, k and v once for each of the
     n / B_q tiles of queries, as far as the cache does not hold them.
@@ -121,7 +121,7 @@ def flash_forward_kernel(
     c, l, acc = merge_tiles(
         c, l, acc, q_t, i, low, high - (right - left), left, right - left, k, v, mask, n, m, w, scale,
         stride_kn, stride_kd, stride_vn, stride_vd, stride_mn, stride_mm,
-        CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2,
+        CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, TESTED,
     )  # fmt: skip
 
     nothing = c == float("-inf")
@@ -174,6 +174,6 @@ def flash_forward(
                 *(mask.stride() if mask is not None else (0, 0, 0, 0)),
                 CAUSAL=causal, WINDOWED=window is not None, MASKED=mask is not None, RAGGED=ragged,
                 D_K=d_k, D_V=d_v, P_K=padded(d_k), P_V=padded(d_v),
-                enable_fp_fusion=True, **tiles.options(),
+                TESTED=tiles.tested or tiles.B_t // 2, enable_fp_fusion=True, **tiles.options(),
             )  # fmt: skip
     return o, lse

@@ -37,6 +37,8 @@ def rows() -> dict[str, tuple]:
     for device in (80, 90):
         for kernel in KERNELS:
             table[f"{kernel} sm_{device} fp16 256 causal"] = kernel, device, "fp16", 256, {"CAUSAL"}
+    table["forward sm_90 bf16 128 masked"] = "forward", 90, "bf16", 128, {"MASKED"}
+    table["forward sm_90 fp16 96 causal"] = "forward", 90, "fp16", 96, {"CAUSAL"}
     table["forward sm_80 fp16 80 causal"] = "forward", 80, "fp16", 80, {"CAUSAL"}
     table["forward sm_75 fp16 64 causal"] = "forward", 75, "fp16", 64, {"CAUSAL"}
     table["dq sm_75 fp16 64 causal"] = "dq", 75, "fp16", 64, {"CAUSAL"}
@@ -60,6 +62,7 @@ def need(kernel: str, device: int, dtype: str, width: int, on: set[str], ones: b
     tile: Tiles = tiles_for(kernel, device, width, SIZES[dtype])
     given = {name: name in on for name in ("CAUSAL", "WINDOWED", "MASKED", "RAGGED")}
     given |= {"D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "B_q": tile.B_q, "B_t": tile.B_t}
+    given |= {"TESTED": tile.tested or tile.B_t // 2} if kernel == "forward" else {}
     given |= {} if "MASKED" in on else {"mask": None}
     given |= {} if "RAGGED" in on else {"cu_q": None, "cu_k": None}
     return build(KERNELS[kernel], dtype, given, device, tile.warps, tile.stages, ones)

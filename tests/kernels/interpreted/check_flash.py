@@ -50,11 +50,11 @@ def test_the_log_sum_exp_is_that_of_the_scores_that_are_read(name):
     assert (lse[nothing] == -torch.inf).all() and not o[nothing].any()
 
 
-@pytest.mark.parametrize("sizes", [(32, 64), (64, 32)])
+@pytest.mark.parametrize("sizes", [(32, 64, 4, 1), (64, 32, 4, 1), (32, 64, 4, 1, 16)])
 @pytest.mark.parametrize("name", ["cached", "window"])
 def test_the_size_of_a_tile_does_not_matter(name, sizes):
     q, k, v, do, given = drawn(name)
-    small, other = Tiles(32, 32, 4, 1), Tiles(*sizes, 4, 1)
+    small, other = Tiles(32, 32, 4, 1), Tiles(*sizes)
     o, lse = forward(q, k, v, **given, tiles=small)
     p, lse_p = forward(q, k, v, **given, tiles=other)
     np.testing.assert_allclose(p, o, rtol=0, atol=2e-6)

@@ -103,8 +103,8 @@ ROWS = [
         ),
         (
             "cut tiles read as whole ones",
-            "CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, B_t // 2",
-            "CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, B_t // 2",
+            "CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, TESTED",
+            "CAUSAL, WINDOWED, MASKED, True, D_K, D_V, P_K, P_V, TESTED",
             f"{DEFINITION}[whole tiles, causal]",
         ),
     ),
