@@ -19,11 +19,11 @@ from derived.kernels.launch import Tiles, capability, tiles_for
 
 N, BYTES = 4096, 2
 CANDIDATES = {
-    "forward": itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)),
+    "forward": itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4), (16, 32)),
     "dq": itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3)),
     "dkv": itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3)),
 }
-"""B_q, B_t, warps and stages; `dkv` walks through queries, so there B_t is the tile that a program owns."""
+"""B_q, B_t, warps, stages and, forward, the keys of a tested tile; `dkv` walks through queries, so there B_t is the tile that a program owns."""
 
 
 def calls(width):
