@@ -23,7 +23,10 @@ CANDIDATES = {
     "dq": itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3)),
     "dkv": itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3)),
 }
-"""B_q, B_t, warps, stages and, forward, the keys of a tested tile; `dkv` walks through queries, so there B_t is the tile that a program owns."""
+"""B_q, B_t, warps, stages and, forward, the keys of a tested tile.
+
+`dkv` walks through queries, so there B_t is the tile that a program owns.
+"""
 
 
 def calls(width):
