@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from book._tools import address, normal
@@ -17,7 +19,7 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 every_chapter = pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
 every_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
-LINES = 15
+LINES, COLUMNS = 15, 100
 FILLER = (
     r"simply|obviously|clearly|of course|trivially|powerful|elegant(?:ly)?|delve|dive in(?:to)?|crucial(?:ly)?"
     r"|leverag\w+|seamless\w*|remarkabl\w+|it is worth noting|in this chapter,? we"
@@ -81,6 +83,22 @@ def test_every_cell_is_compared_when_the_tests_run(path):
 def test_code_cells_are_short(path):
     long = [(i, len(s.splitlines())) for i, s, _ in cells(path, "code") if len(s.splitlines()) > LINES]
     assert not long, f"cells (index, lines) of more than {LINES} lines: {long}"
+
+
+@every_notebook
+def test_code_fits_the_column(path):
+    own = [(i, s.splitlines()) for i, s, c in cells(path, "code") if "setup" not in normal.tags(c)]
+    wide = [(i, number, len(line)) for i, lines in own for number, line in enumerate(lines, 1) if len(line) > COLUMNS]
+    assert not wide, f"lines (cell, line, characters) of more than {COLUMNS} characters: {wide}"
+
+
+@every_notebook
+def test_code_is_laid_out_for_the_column(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook["cells"] = [c for c in notebook["cells"] if "setup" not in normal.tags(c)]
+    asked = [sys.executable, "-m", "ruff", "format", "--diff", "--stdin-filename", path, "-"]
+    ruff = subprocess.run(asked, input=normal.dumps(notebook), capture_output=True, encoding="utf-8", cwd=ROOT)
+    assert ruff.returncode == 0, f"run ruff format on it, then book/_tools/refresh:\n{ruff.stdout}{ruff.stderr}"
 
 
 @every_page
