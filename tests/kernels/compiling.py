@@ -15,8 +15,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-SHARED_LIMIT = {75: 64 * 1024, 80: 163 * 1024, 90: 227 * 1024}
-"""Bytes of shared memory that one program may hold on a T4, an A100, and an H100 or H200."""
+SHARED_LIMIT = {75: 64 * 1024, 80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
+"""Bytes of shared memory that one program may hold: T4, A100, the GeForce of three generations, H100 or H200."""
 
 
 class Compiled(NamedTuple):
