@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -20,12 +22,13 @@ SHARED_LIMIT = {75: 64 * 1024, 80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90:
 
 
 class Compiled(NamedTuple):
-    """What one kernel needs on one device, and the PTX it became."""
+    """What one kernel needs on one device, the PTX it became, and how many products each unit computes."""
 
     shared: int
     registers: int
     spills: int
     ptx: str
+    products: Counter
 
 
 def compiled(kernel, types: dict, constants: dict, capability: int, warps: int, stages: int) -> Compiled:
@@ -43,7 +46,33 @@ def compiled(kernel, types: dict, constants: dict, capability: int, warps: int, 
         source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": stages}
     )
     usage = resource_usage(done.asm["cubin"])
-    return Compiled(done.metadata.shared, usage["REG"], usage["STACK"], done.asm["ptx"])
+    return Compiled(
+        done.metadata.shared, usage["REG"], usage["STACK"], done.asm["ptx"], products(done.asm["ttgir"])
+    )  # fmt: skip
+
+
+PRODUCT = re.compile(r"= tt(?:ng)?\.(?:warp_group_)?dot .* -> tensor<[^>#]*, (#\w+)>")
+MMA = re.compile(r"^(#\w+) = #\S+\.nvidia_mma<\{versionMajor = (\d)", re.MULTILINE)
+
+
+def products(ttgir: str) -> Counter:
+    """How many products of tiles the program text has, by the unit that computes them: "wgmma", "mma" or "fma".
+
+    The layout of a product's result says it: nvidia_mma of version 3 is Hopper's wgmma, an older one mma.sync, and
+    every other layout stands for multiplications number by number. Triton 3.6 and 3.9 print it alike.
+    """
+    unit = {name: "wgmma" if version == "3" else "mma" for name, version in MMA.findall(ttgir)}
+    return Counter(unit.get(layout, "fma") for layout in PRODUCT.findall(ttgir))
+
+
+def serialised(ptx: str) -> bool:
+    """Whether the assembler makes each wgmma wait for the one before, for which it gives a warning and no error."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as source, tempfile.NamedTemporaryFile(suffix=".o") as out:
+        source.write(ptx)
+        source.flush()
+        command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", source.name, "-o", out.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "serialized" in said.stdout + said.stderr
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:

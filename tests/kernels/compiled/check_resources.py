@@ -1,6 +1,7 @@
 """What the kernels become on GPUs that are not here: they compile, fit, do not spill, and use the tensor cores.
 
-Spilled bytes are those of Triton 3.9's assembler; another Triton is held to the limits of the hardware only.
+Spilled bytes are those of Triton 3.9's assembler; another Triton is held to the limits of the hardware, and to the
+same products on the same units.
 """
 
 import json
@@ -9,8 +10,12 @@ import pytest
 import triton
 import triton.language as tl
 
+from derived.kernels.flash_backward import add_queries, flash_dkv_kernel
+from derived.kernels.launch import Tiles
+from tests.kernels.compiled import table
 from tests.kernels.compiled.table import RECORD, need, rows
-from tests.kernels.compiling import SHARED_LIMIT, compiled
+from tests.kernels.compiling import SHARED_LIMIT, Compiled, compiled, serialised
+from tests.support.mutants import exchanged
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 ROWS = rows()
@@ -18,16 +23,26 @@ KNOWN = json.loads(RECORD.read_text(encoding="utf-8"))
 SAME = triton.__version__ == KNOWN["triton"]
 SPILLING = {"dkv sm_90 fp16 256 causal"}
 """What spills from sm_80 on, though never more than is recorded: `derived.kernels.launch` says why."""
+PRODUCTS = {"forward": 2, "dq": 3, "dkv": 4, "decode": 2}
+"""The products of tiles in one loop of each kernel: S and O; S, dA and dQ; S, dA, dV and dK; S and O."""
+
+
+def check_products(kernel: str, device: int, dtype: str, on: set[str], got: Compiled):
+    """Every product is computed by the fastest unit there is for it, and on sm_90 none waits for another."""
+    loops = 1 if kernel == "decode" or "MASKED" in on else 2  # tiles of which no pair is tested have a loop of theirs
+    unit = "wgmma" if device == 90 and kernel != "decode" else "mma"  # wgmma takes 64 rows, and decoding has 16
+    if dtype == "fp32" or device < 80:
+        unit = "fma"
+    assert dict(got.products) == {unit: loops * PRODUCTS[kernel]}, f"{dict(got.products)}, where {unit} was due"
+    assert unit != "wgmma" or not serialised(got.ptx), "each wgmma waits for the one before"
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_it_fits_does_not_spill_and_uses_the_tensor_cores(name):
-    kernel, device, dtype, *_ = ROWS[name]
+    kernel, device, dtype, _, on = ROWS[name]
     got = need(*ROWS[name])
     assert 0 < got.shared <= SHARED_LIMIT[device], f"{got.shared} bytes of shared memory"
-    if device >= 80 and dtype != "fp32":
-        product = "wgmma.mma_async" if device == 90 and kernel != "decode" else "mma.sync"
-        assert product in got.ptx, f"no {product}: the products have left the tensor cores"
+    check_products(kernel, device, dtype, on, got)
     if SAME and device >= 80 and dtype != "fp32" and name not in SPILLING:
         assert got.spills == 0, f"{got.spills} bytes of registers spilled"
     if SAME:
@@ -47,8 +62,32 @@ def test_every_row_is_recorded():
     assert set(KNOWN) == set(ROWS) | {"triton"}
 
 
-def test_products_outside_the_tensor_cores_are_seen():
-    assert "mma" not in need("forward", 90, "fp32", 64, set()).ptx
+@pytest.mark.parametrize("device", [80, 90])
+def test_a_single_product_outside_the_tensor_cores_is_seen(device):
+    right = "dk = tl.dot(dS.to(q_t.dtype), q_t, dk,"
+    wrong = "dk = tl.dot(dS, q_t.to(tl.float32), dk,"  # float32 in full precision has no tensor core
+    source = add_queries.src
+    try:
+        rewrite(add_queries, exchanged(source, right, wrong))
+        got = need("dkv", device, "bf16", 64, {"CAUSAL"})
+    finally:
+        rewrite(add_queries, source)
+    assert got.products["fma"] == 2 and "mma" in got.ptx
+    with pytest.raises(AssertionError, match="was due"):
+        check_products("dkv", device, "bf16", {"CAUSAL"}, got)
+
+
+def rewrite(function, source):
+    """Give a function of the dK and dV kernel another source; the kernel is then no longer the one compiled before."""
+    function._unsafe_update_src(source)
+    flash_dkv_kernel.hash = None
+
+
+def test_a_wgmma_that_waits_is_seen(monkeypatch):
+    monkeypatch.setattr(table, "tiles_for", lambda *_: Tiles(32, 128, 4, 2))  # two sums of 128 × 128 for four warps
+    got = need("dkv", 90, "bf16", 128, {"CAUSAL"})
+    with pytest.raises(AssertionError, match="waits"):
+        check_products("dkv", 90, "bf16", {"CAUSAL"}, got)
 
 
 @triton.jit
