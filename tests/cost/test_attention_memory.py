@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from derived.cost.attention_memory import flash_forward_bytes, flash_training_bytes, scores_bytes
+from derived.cost.attention_memory import (
+    flash_forward_bytes,
+    flash_training_bytes,
+    plain_training_bytes,
+    scores_bytes,
+)
 from derived.errors import DerivedError
 from tests.support.mutants import planted
 
@@ -24,6 +29,52 @@ def check_bytes():
     assert flash_forward_bytes(n=n, h=h, d_v=d_v, b=2) == held(2, outputs) + held(4, statistic)
     gradients = (h, n, d_k), (h_kv, m, d_k), (h_kv, m, d_v)
     assert flash_training_bytes(**SIZES, b=2) == held(2, outputs, *gradients) + held(4, *[statistic] * 3)
+
+
+def peak(call):
+    """The most bytes held at once during a call on the CPU, as torch's allocator tells its profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        kept = call()
+    events = seen.profiler.kineto_results.events()
+    changes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()) if e.name() == "[memory]"]
+    del kept
+    return int(np.cumsum(changes).max())
+
+
+def plainly(q, k, v):
+    return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+
+LONG, SHORT = (71, 89, 2, 5, 3), (5, 7, 2, 61, 67)
+"""n, m, h, d_k, d_v: n m outweighs (n + m) d_k, or the other way round."""
+
+
+def check_plain(n, m, h, d_k, d_v):
+    leaves = [torch.ones((1, h, *shape), requires_grad=True) for shape in ((n, d_k), (m, d_k), (m, d_v))]
+    do = torch.ones((1, h, n, d_v))
+    most = peak(lambda: torch.autograd.grad(plainly(*leaves), leaves, do))
+    # the scale is a number of 8 bytes in memory while it multiplies
+    assert 0 <= most - plain_training_bytes(n=n, m=m, h=h, d_k=d_k, d_v=d_v, b=4) <= 8
+
+
+@pytest.mark.parametrize("sizes", [LONG, SHORT], ids=["long", "short"])
+def test_the_plain_form_holds_this(sizes):
+    check_plain(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "right", "wrong"),
+    [
+        (LONG, "greatest(2 * n * m,", "greatest(n * m,"),
+        (LONG, "(n + m) * d_v + greatest", "n * d_v + greatest"),
+        (SHORT, "(n + m) * d_k)", "n * d_k)"),
+    ],
+)
+def test_the_measured_peak_sees_planted_errors(sizes, right, wrong):
+    with planted("derived.cost.attention_memory", right, wrong), pytest.raises(AssertionError):
+        check_plain(*sizes)
 
 
 def test_bytes_are_the_arrays_that_are_held():

@@ -48,6 +48,7 @@ FORMULAS = {  # every formula that is made of letters, and what is fixed in it
     "tiled_attention_intensity": (roofline.tiled_attention_intensity, {}),
     "scores_bytes": (attention_memory.scores_bytes, {}),
     "flash_training_bytes": (attention_memory.flash_training_bytes, {}),
+    "plain_training_bytes": (attention_memory.plain_training_bytes, {}),
     "decode_step_flops": (roofline.decode_step_flops, {}),
     "decode_intensity_ceiling": (roofline.decode_intensity_ceiling, {}),
     "lower_bound_seconds": (
