@@ -147,8 +147,8 @@ def merge_kernel(
     whatever its o holds; one whose lse is nan makes the output nan.
     """
     row = tl.program_id(0).to(tl.int64)
-    s, cols = tl.arange(0, P_S), tl.arange(0, P_V)
-    c = tl.max(tl.load(lse + row * splits + s, mask=s < splits, other=float("-inf")), 0)
+    every, cols = tl.arange(0, P_S), tl.arange(0, P_V)
+    c = tl.max(tl.load(lse + row * splits + every, mask=every < splits, other=float("-inf")), 0)
     shift = tl.where(c == float("-inf"), 0.0, c)  # −inf − (−inf) would be nan
     total, y = 0.0, tl.zeros([P_V], tl.float32)
     for first in range(0, splits, S_t):

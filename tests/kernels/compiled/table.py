@@ -11,7 +11,7 @@ from pathlib import Path
 
 import triton
 
-from derived.kernels.decode import decode_kernel
+from derived.kernels.decode import MOST_SPLITS, decode_kernel, decode_tiles, merge_kernel, merge_tile
 from derived.kernels.flash_backward import flash_dkv_kernel, flash_dq_kernel
 from derived.kernels.flash_forward import flash_forward_kernel
 from derived.kernels.launch import Tiles, padded, tiles_for
@@ -20,6 +20,14 @@ from tests.kernels.compiling import Compiled, compiled
 RECORD = Path(__file__).parents[2] / "data" / "kernel-resources.json"
 KERNELS = {"forward": flash_forward_kernel, "dq": flash_dq_kernel, "dkv": flash_dkv_kernel}
 SIZES = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+MANY_ROWS = (
+    (80, "bf16", 128, 128), (86, "bf16", 128, 64), (86, "bf16", 128, 128), (86, "bf16", 256, 128),
+    (90, "bf16", 128, 64), (90, "bf16", 128, 128), (90, "bf16", 256, 128), (120, "bf16", 128, 128),
+    (86, "fp32", 256, 128), (75, "fp16", 64, 128), (75, "fp16", 128, 64), (75, "fp16", 256, 128),
+)  # fmt: skip
+"""Decoding with more queries than the 16 of the smallest tile: device, dtype, width, queries of a key head."""
 
 
 def rows() -> dict[str, tuple]:
@@ -44,6 +52,16 @@ def rows() -> dict[str, tuple]:
     table["dq sm_75 fp16 64 causal"] = "dq", 75, "fp16", 64, {"CAUSAL"}
     table["forward sm_80 fp32 64 causal"] = "forward", 80, "fp32", 64, {"CAUSAL"}
     table["paged decode sm_90 bf16 128"] = "decode", 90, "bf16", 128, {"PAGED"}
+    table["decode sm_90 bf16 128 in one stretch"] = "decode", 90, "bf16", 128, {"ONE STRETCH"}
+    table["decode sm_86 bf16 128"] = "decode", 86, "bf16", 128, set()
+    table["decode sm_80 bf16 256"] = "decode", 80, "bf16", 256, set()
+    table["decode sm_80 fp32 128"] = "decode", 80, "fp32", 128, set()
+    table["decode sm_90 fp32 256"] = "decode", 90, "fp32", 256, set()
+    for device, dtype, width, rows in MANY_ROWS:
+        on = {"SEVERAL", "WINDOWED", f"{rows} ROWS"}
+        table[f"decode sm_{device} {dtype} {width}, {rows} rows"] = "decode", device, dtype, width, on
+    table["merge sm_80 bf16 128"] = "merge", 80, "bf16", 128, set()
+    table["merge sm_90 fp32 256"] = "merge", 90, "fp32", 256, set()
     return table
 
 
@@ -53,12 +71,19 @@ ONES = ("n", "m", "w", "h", "h_kv", "group", "query_tiles", "key_tiles", "togeth
 def need(kernel: str, device: int, dtype: str, width: int, on: set[str], ones: bool = False) -> Compiled:
     """Compile one row; with `ones`, for sizes that are 1."""
     if kernel == "decode":
+        rows = next((int(name.split()[0]) for name in on if name.endswith(" ROWS")), 1)
+        decode = decode_tiles(rows, width, device, SIZES[dtype])
         given = {
-            "WINDOWED": "WINDOWED" in on, "SEVERAL": False, "PAGE": 16 if "PAGED" in on else 0,
-            "D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "ROWS": 16, "B_t": 64,
+            "WINDOWED": "WINDOWED" in on, "SEVERAL": "SEVERAL" in on, "PAGE": 16 if "PAGED" in on else 0,
+            "D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width),
+            "ROWS": decode.ROWS, "B_t": decode.B_t,
         }  # fmt: skip
         given |= {} if "PAGED" in on else {"table": None}
-        return build(decode_kernel, dtype, given, device, 4, 3, ones)
+        given |= {"lse": None} if "ONE STRETCH" in on else {}
+        return build(decode_kernel, dtype, given, device, decode.warps, decode.stages, ones)
+    if kernel == "merge":
+        P_V, P_S, S_t = merge_tile(MOST_SPLITS, width)
+        return build(merge_kernel, dtype, {"D_V": width, "P_V": P_V, "P_S": P_S, "S_t": S_t}, device, 4, 1, ones)
     tile: Tiles = tiles_for(kernel, device, width, SIZES[dtype])
     given = {name: name in on for name in ("CAUSAL", "WINDOWED", "MASKED", "RAGGED")}
     given |= {"D_K": width, "D_V": width, "P_K": padded(width), "P_V": padded(width), "B_q": tile.B_q, "B_t": tile.B_t}
@@ -71,7 +96,8 @@ def need(kernel: str, device: int, dtype: str, width: int, on: set[str], ones: b
 def build(kernel, dtype: str, constants: dict, device: int, warps: int, stages: int, ones=False) -> Compiled:
     """Compile a kernel whose arrays have this dtype and lie in memory with their widths innermost."""
     arrays = {"q", "k", "v", "o", "do", "dq", "dk", "dv"}
-    single = {"lse", "delta", "shift"} | ({"o"} if kernel is decode_kernel else set())
+    single = {"lse", "delta", "shift", "parts"}
+    single |= {"o"} if kernel is decode_kernel and "lse" not in constants else set()
     types = {}
     for name in (p.name for p in kernel.params):
         types[name] = "i32"
