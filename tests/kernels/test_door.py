@@ -89,6 +89,19 @@ def test_auto_on_a_gpu_goes_by_its_capability(monkeypatch):
         assert kernels.chosen(q, q, q).backend == backend
         assert ("no tensor cores" in kernels.chosen(q, q, q).why) == (capability < (8, 0))
     assert kernels.chosen(q.double(), q.double(), q.double()).why.startswith("the kernels take float16")
+    assert kernels.chosen(q.float(), q.float(), q.float()) == (
+        "torch",
+        "the kernels multiply float32 exactly, which no tensor core does",
+    )
+    assert kernels.chosen(q.float(), q.float(), q.float(), backend="triton").backend == "triton"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "laid out for NVIDIA's GPUs" in kernels.chosen(q, q, q).why
+    monkeypatch.setattr(torch.version, "hip", None)
+    wide = torch.ones((1, 2, 3, 256)).as_subclass(OnGpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert kernels.chosen(wide, wide, wide).why.startswith("float32 heads wider than 128 do not fit")
+    monkeypatch.setattr("derived.kernels.backends._interpreted", lambda: True)
+    assert kernels.chosen(q, q, q) == ("torch", "Triton interprets in this process, and would compute on the CPU")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert kernels.chosen(q, q, q) == ("torch", "triton is not installed (it exists for Linux only)")
 
@@ -110,6 +123,8 @@ REFUSED = [
     ((X, X, X[:, :, :2]), {}, ShapeError, r"v has shape \(1, 2, 2, 4\), k has \(1, 2, 3, 4\)"),
     ((X, X.expand(3, 2, 3, 4), X.expand(3, 2, 3, 4)), {}, ShapeError, r"leading axes \(1, 2\), k and v have \(3, 2\)"),
     ((X[:, :1], X, X), {}, ShapeError, r"leading axes \(1, 1\), k and v have \(1, 2\)"),
+    ((X, X, X), {"window": 3.0}, DtypeError, r"window = 3.0 is a float; a whole number is expected"),
+    ((X[..., :0], X[..., :0], X), {}, ShapeError, r"q has d_k = 0; a width of at least 1 is expected"),
     ((X, X, X), {"window": 0}, ShapeError, r"window = 0; a window counts the query itself, so it is at least 1"),
     ((X, X, X), {"mask": torch.ones(3, 3)}, DtypeError, r"mask is torch.float32; a boolean tensor is expected"),
     ((X, X, X), {"mask": torch.ones(3, 3, device="meta").bool()}, DtypeError, r"mask is on meta, q on cpu; bring them"),

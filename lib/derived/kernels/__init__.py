@@ -48,7 +48,10 @@ def attention(
                    changes no query that may not read j. Gradients are the same bits in every run.
         "torch"    torch's own attention. Finite inputs only: a nan behind a mask may reach the output. A window or a
                    mask costs an (n, m) array of booleans.
-        "auto"     Triton on GPUs from sm_80 on, torch on older ones and on the CPU; `chosen` says which and why.
+        "auto"     Triton for half precision on GPUs from sm_80 on, torch elsewhere; `chosen` says which and why.
+                   The kernels multiply float32 exactly and outside the tensor cores: that has to be asked for.
+
+    Under torch.autocast the arrays are cast as torch's own attention casts them.
 
     Raises ShapeError or DtypeError if the arguments do not fit each other, DerivedError if the backend asked for
     cannot compute them.
@@ -89,9 +92,10 @@ def ragged_attention(
 
     Shapes: q (tokens_q, h, d_k), k (tokens_k, h_kv, d_k), v (tokens_k, h_kv, d_v) -> o (tokens_q, h, d_v).
     cu_q and cu_k hold one entry a sequence and one more: sequence b is rows cu_q[b] to cu_q[b + 1] − 1 of q, and rows
-    cu_k[b] to cu_k[b + 1] − 1 of k and v. They start at 0, never fall and end at the number of tokens, which is not
-    checked, since a check would wait for the GPU. A sequence may be empty. longest_q and longest_k are the lengths of
-    the longest sequences; not given, they are read from cu_q and cu_k, which waits for the GPU.
+    cu_k[b] to cu_k[b + 1] − 1 of k and v. They start at 0, never fall and do not pass the number of tokens, which is
+    not checked, since a check would wait for the GPU. A sequence may be empty. Rows beyond the last one give zeros.
+    longest_q and longest_k are the lengths of the longest sequences; not given, they are read from cu_q and cu_k, which
+    waits for the GPU; given too small, "triton" leaves the rest of a longer sequence at zero.
 
     Backends, errors and conventions as in `attention`; torch takes the sequences one after the other.
 

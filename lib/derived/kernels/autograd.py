@@ -41,9 +41,9 @@ def _(q, k, v, mask, cu_q, cu_k, longest_q, longest_k, causal, window, scale):
 def flash_backward_op(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor,
     mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
-    longest_q: int, longest_k: int, causal: bool, window: int | None, scale: float,
+    longest_q: int, longest_k: int, causal: bool, window: int | None, scale: float, keys: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`flash_backward` as an operator: dq, dk, dv."""
+    """`flash_backward` as an operator: dq, dk, dv; without `keys` the last two have no entry."""
     options: dict[str, Any] = {
         "causal": causal,
         "window": window,
@@ -52,11 +52,13 @@ def flash_backward_op(
         "cu_q": cu_q,
         "cu_k": cu_k,
     }
-    return flash_backward(q, k, v, o, lse, do, **options, longest_q=longest_q, longest_k=longest_k)
+    return flash_backward(q, k, v, o, lse, do, **options, longest_q=longest_q, longest_k=longest_k, keys=keys)
 
 
 @flash_backward_op.register_fake
-def _(q, k, v, o, lse, do, mask, cu_q, cu_k, longest_q, longest_k, causal, window, scale):
+def _(q, k, v, o, lse, do, mask, cu_q, cu_k, longest_q, longest_k, causal, window, scale, keys):
+    if not keys:
+        return like(q, q.shape), k.new_empty(0), v.new_empty(0)
     return like(q, q.shape), like(k, k.shape), like(v, v.shape)
 
 
@@ -69,9 +71,15 @@ def _keep(ctx, inputs, output):
 
 
 def _pull(ctx, do, _):
-    """The gradients of q, k, v for that of o; mask, offsets and numbers have none."""
+    """The gradients of q, k, v for that of o; mask, offsets and numbers have none.
+
+    Four of the seven products are those of keys and values: where neither wants a gradient they are left out.
+    """
     q, k, v, o, lse, mask, cu_q, cu_k = ctx.saved_tensors
-    dq, dk, dv = flash_backward_op(q, k, v, o, lse, do, mask, cu_q, cu_k, *ctx.numbers)
+    keys = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+    dq, dk, dv = flash_backward_op(q, k, v, o, lse, do, mask, cu_q, cu_k, *ctx.numbers, keys)
+    if not keys:
+        dk = dv = None
     return dq, dk, dv, None, None, None, None, None, None, None, None
 
 

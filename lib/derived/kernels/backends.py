@@ -3,6 +3,8 @@
 import importlib.util
 import math
 import os
+import sys
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -13,6 +15,8 @@ from derived.errors import DerivedError, DtypeError, ShapeError
 HALF = (torch.float16, torch.bfloat16)
 WIDEST = 256
 """The widest head a tile is laid out for."""
+NARROW = 128
+"""The widest head in float32 that fits in the 64 KiB of shared memory of a GPU before sm_80."""
 
 
 class Choice(NamedTuple):
@@ -36,27 +40,46 @@ def choice(q: Tensor, k: Tensor, v: Tensor, backend: str) -> Choice:
         return Choice("torch", f"q lies on the device {q.device.type}, and the kernels run on CUDA GPUs")
     if hurdle := _no_kernel(q, v):
         return Choice("torch", hurdle)
+    if _interpreted():
+        return Choice("torch", "Triton interprets in this process, and would compute on the CPU")
     if torch.cuda.get_device_capability(q.device) < (8, 0):
         return Choice("torch", "before sm_80 Triton uses no tensor cores, and torch's own attention is faster")
+    if q.dtype == torch.float32:
+        return Choice("torch", "the kernels multiply float32 exactly, which no tensor core does")
     return Choice("triton", "a CUDA GPU of sm_80 or newer, and a dtype and width that the kernels take")
 
 
 def _no_kernel(q: Tensor, v: Tensor) -> str | None:
     """What keeps the kernels from running on these arrays, in words; None if nothing does."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if q.dtype not in (*HALF, torch.float32):
         return f"the kernels take float16, bfloat16 and float32, and q is {q.dtype}"
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return f"the kernels take heads up to {WIDEST} wide, and d_k = {q.shape[-1]}, d_v = {v.shape[-1]}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it exists for Linux only)"
+    interpreted = _interpreted()
+    if q.device.type == "cuda" and torch.version.hip:
+        return "the kernels are laid out for NVIDIA's GPUs, and this torch is built for AMD's"
     if q.device.type != "cuda" and not interpreted:
         return f"q lies on the device {q.device.type}, and the kernels run on CUDA GPUs"
     if q.dtype == torch.bfloat16 and interpreted:
         return "Triton's interpreter computes bfloat16 wrongly"
     if q.dtype == torch.bfloat16 and torch.cuda.get_device_capability(q.device) < (8, 0):
         return "GPUs before sm_80 have no bfloat16: take float16"
+    wide = q.dtype == torch.float32 and max(q.shape[-1], v.shape[-1]) > NARROW
+    if wide and q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
+        return f"float32 heads wider than {NARROW} do not fit in the shared memory of a GPU before sm_80"
     return None
+
+
+def _interpreted() -> bool:
+    """Whether Triton interprets kernels in this process: it decides once, when it is first imported."""
+    loaded = sys.modules.get("triton.language")
+    if loaded is None:
+        return os.environ.get("TRITON_INTERPRET") == "1"
+    from triton.runtime import JITFunction
+
+    return not isinstance(loaded.max, JITFunction)
 
 
 def checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> None:
@@ -72,6 +95,8 @@ def checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> None:
             raise ShapeError(f"attention: {name} has {x.ndim} axes, q has {q.ndim}; all need the same, at least 2.")
     if not q.dtype.is_floating_point:
         raise DtypeError(f"attention: q is {q.dtype}; a floating dtype is expected.")
+    if not q.shape[-1]:
+        raise ShapeError("attention: q has d_k = 0; a width of at least 1 is expected.")
     if k.shape[-1] != q.shape[-1]:
         raise ShapeError(f"attention: k has d_k = {k.shape[-1]}, q had d_k = {q.shape[-1]}; they must agree.")
     if v.shape[:-1] != k.shape[:-1]:
@@ -84,6 +109,8 @@ def checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> None:
             f"attention: q has leading axes {tuple(lead_q)}, k and v have {tuple(lead_k)}; they must agree, but for "
             "the last, where h may be a whole multiple of h_kv."
         )
+    if window is not None and not isinstance(window, Integral):
+        raise DtypeError(f"attention: window = {window!r} is a {type(window).__name__}; a whole number is expected.")
     if window is not None and window < 1:
         raise ShapeError(f"attention: window = {window}; a window counts the query itself, so it is at least 1.")
 
@@ -107,18 +134,34 @@ def fitted(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
 
 
 def four_axes(x: Tensor | None) -> Tensor | None:
-    """(…, h, n, d) as (B, h, n, d): missing axes added, the ones before the heads laid together."""
+    """(…, h, n, d) as (B, h, n, d): missing axes added, the ones before the heads laid together.
+
+    Laying axes together may copy; an axis that is broadcast by a stride of 0 is then kept out of the copy.
+    """
     if x is None or x.ndim == 4:
         return x
-    return x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+    if x.ndim < 4:
+        return x[(None,) * (4 - x.ndim)]
+    once = x[(..., *(slice(None, 1) if stride == 0 else slice(None) for stride in x.stride()[-3:]))]
+    return once.reshape(-1, *once.shape[-3:]).expand(-1, *x.shape[-3:])
+
+
+def in_autocast(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """The arrays in the dtype that torch.autocast asks for, as torch's own attention takes them; else as they are."""
+    kind = arrays[0].device.type if isinstance(arrays[0], Tensor) else "cpu"
+    if not torch.is_autocast_enabled(kind):
+        return arrays
+    asked = torch.get_autocast_dtype(kind)
+    return tuple(x.to(asked) if isinstance(x, Tensor) and x.dtype in (*HALF, torch.float32) else x for x in arrays)
 
 
 def attention(q, k, v, *, causal, mask, scale, window, backend) -> tuple[Tensor, Choice]:
     """`derived.kernels.attention`, and the choice that was made."""
+    q, k, v = in_autocast(q, k, v)
     checked(q, k, v, window)
     mask = fitted(mask, q, k.shape[-2])
     taken = choice(q, k, v, backend)
-    q4, k4, v4, mask4 = (four_axes(x) for x in (q, k, v, mask))
+    q4, k4, v4, mask4 = four_axes(q), four_axes(k), four_axes(v), four_axes(mask)
     if taken.backend == "torch":
         from derived.kernels.torch_attention import torch_attention
 
@@ -135,6 +178,7 @@ def ragged_attention(q, k, v, cu_q, cu_k, *, causal, scale, window, longest_q, l
     """`derived.kernels.ragged_attention`."""
     if not isinstance(q, Tensor) or q.ndim != 3:
         raise ShapeError(f"ragged_attention: q has shape {tuple(q.shape)}; (tokens, h, d_k) is expected.")
+    q, k, v = in_autocast(q, k, v)
     q4, k4, v4 = (x.transpose(0, 1)[None] if isinstance(x, Tensor) and x.ndim == 3 else x for x in (q, k, v))
     checked(q4, k4, v4, window)
     for name, cu in (("cu_q", cu_q), ("cu_k", cu_k)):
@@ -152,8 +196,9 @@ def ragged_attention(q, k, v, cu_q, cu_k, *, causal, scale, window, longest_q, l
 
     from derived.kernels.autograd import attend
 
-    longest_q = int(cu_q.diff().max()) if longest_q is None else longest_q
-    longest_k = int(cu_k.diff().max()) if longest_k is None else longest_k
+    several = len(cu_q) > 1
+    longest_q = (int(cu_q.diff().max()) if several else 0) if longest_q is None else longest_q
+    longest_k = (int(cu_k.diff().max()) if several else 0) if longest_k is None else longest_k
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     cu_q, cu_k = cu_q.to(q.device).contiguous(), cu_k.to(q.device).contiguous()
     offsets = (cu_q, cu_k, longest_q, longest_k)
@@ -162,7 +207,7 @@ def ragged_attention(q, k, v, cu_q, cu_k, *, causal, scale, window, longest_q, l
 
 
 def _one_by_one(q, k, v, cu_q, cu_k, causal, scale, window) -> Tensor:
-    """The sequences of a ragged batch one after the other, by torch's attention: (tokens, h, d_v)."""
+    """The sequences of a ragged batch one after another, by torch's attention, zeros beyond them: (tokens, h, d_v)."""
     from derived.kernels.torch_attention import torch_attention
 
     ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
@@ -170,4 +215,5 @@ def _one_by_one(q, k, v, cu_q, cu_k, causal, scale, window) -> Tensor:
         torch_attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], causal=causal, window=window, mask=None, scale=scale)
         for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False)
     ]
-    return torch.cat(parts or [q.new_zeros((1, q.shape[1], 0, v.shape[3]))], dim=2)[0].transpose(0, 1)
+    beyond = q.new_zeros((1, q.shape[1], q.shape[2] - ends_q[-1], v.shape[3]))
+    return torch.cat((*parts, beyond), dim=2)[0].transpose(0, 1)

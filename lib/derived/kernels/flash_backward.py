@@ -257,6 +257,7 @@ def flash_backward(
     cu_k: torch.Tensor | None = None,
     longest_q: int | None = None,
     longest_k: int | None = None,
+    keys: bool = True,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Launch the two backward kernels: the gradients of q, k and v for the gradient do of o.
@@ -265,14 +266,19 @@ def flash_backward(
 
     Shapes: q (B, h, n, d_k), k (B, h_kv, m, d_k), v (B, h_kv, m, d_v), o and do (B, h, n, d_v), lse (B, h, n) as
     `flash_forward` left it -> dq, dk, dv like q, k, v. The same call gives the same bits: nothing is added atomically.
-    `tiles` are those of dQ and of dK and dV.
+    Without `keys` dk and dv are not computed, and come back with no entry. `tiles` are those of dQ and of dK and dV.
 
     Source: Dao 2023, algorithm 2; chapter 11, and (5.5) to (5.12).
     """
     B, h, n, d_k = q.shape
     h_kv, m, d_v = v.shape[1:]
-    dq, dk, dv = like(q, q.shape), like(k, k.shape), like(v, v.shape)
+    dq = like(q, q.shape)
+    dk, dv = (like(k, k.shape), like(v, v.shape)) if keys else (k.new_empty(0), v.new_empty(0))
     shift, delta = torch.empty_like(lse), torch.empty_like(lse)
+    if cu_q is not None:  # rows of no sequence, or beyond the longest: weights 2^(S′ − ∞), gradients of 0
+        shift.fill_(float("inf"))
+        for x in (delta, dq, dk, dv):
+            x.zero_()
     device = capability(q), max(d_k, d_v), q.itemsize
     for_queries, for_keys = tiles or (tiles_for("dq", *device), tiles_for("dkv", *device))
     ragged = cu_q is not None
@@ -293,7 +299,7 @@ def flash_backward(
                 *q.stride(), *k.stride(), *v.stride(), *o.stride(), *do.stride(), *dq.stride(),
                 *lse.stride()[:2], *mask_strides, **constants, **for_queries.options(),
             )  # fmt: skip
-        if sequences * h_kv * key_tiles:
+        if keys and sequences * h_kv * key_tiles:
             flash_dkv_kernel[(sequences * h_kv * key_tiles,)](
                 q, k, v, do, shift, delta, dk, dv, mask, cu_q, cu_k, *numbers, h_kv, group, key_tiles,
                 heads_together(q, do, sequences * h_kv, causal),

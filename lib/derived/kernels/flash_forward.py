@@ -124,7 +124,7 @@ def flash_forward_kernel(
         CAUSAL, WINDOWED, MASKED, False, D_K, D_V, P_K, P_V, TESTED,
     )  # fmt: skip
 
-    nothing = c == float("-inf")
+    nothing = l == 0  # not c = −inf: a maximum passes over nan, and a query that read one must say so
     divisor = tl.where(nothing, 1.0, l)
     acc = tl.where(nothing[:, None], 0.0, acc / divisor[:, None])
     store_tile(o, acc, first, n, stride_on, stride_od, B_q, D_V, P_V)
@@ -160,6 +160,9 @@ def flash_forward(
     B, h, n, d_k = q.shape
     d_v = v.shape[-1]
     o, lse = like(q, (B, h, n, d_v)), q.new_empty((B, h, n), dtype=torch.float32)
+    if cu_q is not None:
+        o.zero_()  # rows of no sequence, or beyond longest_q, have read nothing
+        lse.fill_(float("-inf"))
     tiles = tiles or tiles_for("forward", capability(q), max(d_k, d_v), q.itemsize)
     ragged = cu_q is not None
     sequences = B if cu_q is None else cu_q.shape[0] - 1

@@ -48,8 +48,13 @@ TILES = {
         80: {64: Tiles(32, 64, 8, 2), 128: Tiles(32, 64, 8, 2), 256: Tiles(32, 32, 8, 1)},
     },
 }
-SMALL = Tiles(32, 32, 8, 1)
-"""Where products run outside the tensor cores: float32, which is computed exactly, and GPUs before sm_80."""
+# Widest head -> tile where products run outside the tensor cores: float32, which is computed exactly, and GPUs before
+# sm_80. At width 256 float32 takes up to 98 KiB of shared memory, which a T4 does not have.
+SMALL = {
+    "forward": {64: Tiles(32, 32, 8, 1), 256: Tiles(16, 32, 8, 1)},
+    "dq": {64: Tiles(32, 32, 8, 1), 256: Tiles(16, 32, 8, 1)},
+    "dkv": {64: Tiles(32, 16, 8, 1), 256: Tiles(32, 16, 8, 1)},
+}
 INTERPRETED_CACHE = 2**14
 """Bytes that the interpreter stands in for a second-level cache with: a few heads of the tests' sizes."""
 
@@ -67,9 +72,8 @@ def tiles_for(kernel: str, device: int, width: int, size: int) -> Tiles:
 
     Devices between two rows take the lower one: sm_86, sm_89 and sm_120 hold less shared memory than sm_90.
     """
-    if size > 2 or device < 80:
-        return SMALL
-    table = TILES[kernel][90 if 90 <= device < 120 else 80]
+    small = size > 2 or device < 80
+    table = SMALL[kernel] if small else TILES[kernel][90 if 90 <= device < 120 else 80]
     return next(tile for widest, tile in table.items() if width <= widest)
 
 

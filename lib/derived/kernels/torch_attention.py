@@ -22,7 +22,8 @@ def torch_attention(
     """
     n, m = q.shape[-2], k.shape[-2]
     grouped = q.shape[1] != k.shape[1]
-    if grouped and (m == 0 or not _shares_heads(q)):
+    fused = mask is None and window is None and q.shape[-1] == v.shape[-1] and q.dtype != torch.float32
+    if grouped and (m == 0 or not _shares_heads(q, fused)):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         grouped = False
     if m == 0:
@@ -50,9 +51,12 @@ def readable(n: int, m: int, causal: bool, window: int | None, mask: Tensor | No
     return reads if mask is None else reads & mask
 
 
-def _shares_heads(q: Tensor) -> bool:
-    """Whether torch's fused kernels for this device take fewer key heads than query heads; before sm_80 none does."""
-    return q.device.type != "cuda" or torch.cuda.get_device_capability(q.device) >= (8, 0)
+def _shares_heads(q: Tensor, fused: bool) -> bool:
+    """Whether one of torch's kernels takes fewer key heads than query heads here, and not the one that holds n · m.
+
+    On a GPU its flash kernel does, from sm_80 on, for half precision without a mask and of equal widths: `fused`.
+    """
+    return q.device.type != "cuda" or (fused and torch.cuda.get_device_capability(q.device) >= (8, 0))
 
 
 def in_one_piece(pages: Tensor, table: Tensor) -> Tensor:

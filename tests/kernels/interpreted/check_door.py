@@ -11,7 +11,9 @@ import torch
 from derived import kernels
 from derived.errors import DerivedError
 from derived.kernels.autograd import flash_backward_op, flash_forward_op
+from derived.kernels.backends import four_axes
 from derived.kernels.decode import decode_op
+from derived.kernels.flash_backward import flash_backward
 from derived.ops.attention import attention as exactly
 from derived.ops.attention import attention_vjp
 from tests.kernels.cases import drawn
@@ -38,7 +40,8 @@ def test_torch_finds_the_operators_sound(changes):
     arrays = tuple(x.detach() for x in arrays)
     o, lse = flash_forward_op(*arrays, **given)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(flash_backward_op, (*arrays, o, lse, do), given, test_utils=checks)
+    for keys in (True, False):
+        torch.library.opcheck(flash_backward_op, (*arrays, o, lse, do), given | {"keys": keys}, test_utils=checks)
     cache = torch.randn((2, 1, 23, 20)), torch.randn((2, 1, 23, 16)), torch.tensor([5, 23])
     rest = {"table": None, "window": None, "scale": 0.25}
     torch.library.opcheck(decode_op, (torch.randn((2, 3, 1, 20)), *cache), rest, test_utils=checks)
@@ -50,11 +53,11 @@ def test_the_twins_give_shapes_strides_and_dtypes(turned):
     if turned:
         q, k, v, do = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, do))
     real = flash_forward_op(q.half(), k.half(), v.half(), **given)
-    real += flash_backward_op(q.half(), k.half(), v.half(), *real, do.half(), **given)
+    real += flash_backward_op(q.half(), k.half(), v.half(), *real, do.half(), **given, keys=True)
     with torch._subclasses.FakeTensorMode() as mode:
         q, k, v, do = (mode.from_tensor(x).half() for x in (q, k, v, do))
         fake = flash_forward_op(q, k, v, **given)
-        fake += flash_backward_op(q, k, v, *fake, do, **given)
+        fake += flash_backward_op(q, k, v, *fake, do, **given, keys=True)
     assert (real[0].stride(1) < real[0].stride(2)) == turned
     for r, f in zip(real, fake, strict=True):
         assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype)
@@ -136,6 +139,57 @@ def test_sequences_do_not_read_each_other(rng):
     o = ragged(q, k, v, cu, cu)
     k[17:], v[17:] = torch.nan, torch.nan
     assert torch.equal(ragged(q, k, v, cu, cu)[:17], o[:17])
+
+
+def test_rows_of_no_sequence_give_zeros_and_have_no_gradient(rng):
+    # a packed buffer with room behind its last sequence, and one whose longest sequence is announced too short
+    q, k, v = (torch.from_numpy(rng.normal(size=(100, 2, 16))).float().requires_grad_() for _ in range(3))
+    cu = torch.tensor([0, 23, 60])
+    for backend in ("triton", "torch"):
+        o = kernels.ragged_attention(q, k, v, cu, cu, backend=backend)
+        gradients = torch.autograd.grad(o.sum(), (q, k, v))
+        assert o.shape == q.shape and o[:60].all() and not o[60:].any()
+        assert all(not g[60:].any() for g in gradients) and gradients[2][:60].any(dim=2).all()
+    o = ragged(q, k, v, torch.tensor([0, 100]), torch.tensor([0, 100]), longest_q=32, longest_k=32)
+    gradients = torch.autograd.grad(o.sum(), (q, k, v))
+    assert o[:32].all() and not o[32:].any() and all(torch.isfinite(g).all() for g in gradients)
+
+
+def test_a_batch_of_no_sequences(rng):
+    q, cu = torch.empty((0, 2, 16)), torch.tensor([0])
+    for backend in ("triton", "torch"):
+        assert kernels.ragged_attention(q, q, q, cu, cu, backend=backend).shape == (0, 2, 16)
+
+
+def test_keys_without_a_gradient_cost_no_kernel(monkeypatch):
+    q, k, v, do, given = drawn("one key head, causal")
+    right = torch.autograd.grad(ours(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), **given), q, do)[0]
+    launched = []
+    monkeypatch.setattr(
+        "derived.kernels.autograd.flash_backward",
+        lambda *args, keys, **more: launched.append(keys) or flash_backward(*args, keys=keys, **more),
+    )
+    mine = torch.autograd.grad(ours(q, k.detach(), v.detach(), **given), q, do)[0]
+    assert launched == [False] and torch.equal(mine, right)
+    torch.autograd.grad(ours(q.detach(), k, v.detach(), **given), k, do)
+    assert launched == [False, True]
+
+
+def test_autocast_casts_as_torch_does(rng):
+    q, k, v = (torch.from_numpy(rng.normal(size=(1, 2, 37, 16))).float() for _ in range(3))
+    with torch.autocast("cpu", dtype=torch.float16):
+        o = ours(q.half(), k, v, causal=True)
+        assert o.dtype == torch.float16 == kernels.attention(q, k, v, causal=True).dtype
+    assert torch.equal(o, ours(q.half(), k.half(), v.half(), causal=True))
+
+
+def test_a_mask_that_heads_share_is_not_copied_for_each(rng):
+    mask = torch.ones((2, 1, 1, 5, 7), dtype=torch.bool).expand(2, 3, 4, 5, 7)
+    flat = four_axes(mask)
+    assert flat.shape == (6, 4, 5, 7) and flat.stride(1) == 0 and flat.untyped_storage().nbytes() <= 6 * 35
+    x = torch.arange(2 * 3 * 4 * 5 * 7).reshape(2, 3, 4, 5, 7)
+    assert torch.equal(four_axes(x), x.reshape(6, 4, 5, 7))
+    assert torch.equal(four_axes(x[:1].expand(2, -1, -1, -1, -1)), x[:1].repeat(2, 1, 1, 1, 1).reshape(6, 4, 5, 7))
 
 
 # What went wrong elsewhere.

@@ -250,6 +250,26 @@ def test_a_broken_key_or_value_changes_nobody_who_may_not_read_it(name, which, b
 
 
 @QUIET
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+@pytest.mark.parametrize("name", ["square causal", "causal window", "mask"])
+def test_a_query_that_reads_only_what_is_broken_says_so(name):
+    # a maximum passes over nan, so that the largest score of such a query stays −inf
+    q, k, v, _, given = drawn(name)
+    right, lse = forward(q, k, v, **given | ({"mask": given["mask"].view(torch.uint8)} if "mask" in given else {}))
+    for which in ("query", "keys"):
+        q_b, k_b = q.clone(), k.clone()
+        if which == "query":
+            q_b[:, :, 5] = torch.nan
+        else:
+            k_b[:] = torch.nan
+        o = ours(q_b, k_b, v, **given)
+        reads = lse > -torch.inf
+        broken = reads if which == "keys" else reads & (torch.arange(q.shape[2]) == 5)
+        assert broken.any() and o[broken].isnan().all()
+        assert torch.equal(o[~broken], right[~broken])
+
+
+@QUIET
 def test_a_broken_query_or_gradient_reaches_only_the_keys_it_reads():
     q, k, v, do, given = drawn("causal window")
     o, lse = forward(q, k, v, **given)

@@ -84,6 +84,12 @@ ROWS = [
         ("the sum not rescaled", "l = l * factor + tl.sum(E, 1)", "l = l + tl.sum(E, 1)", f"{DEFINITION}[narrow]"),
         ("the values not rescaled", "o = o * factor[:, None]", "o = o * 1.0", f"{DEFINITION}[narrow]"),
         (
+            "a query of nan taken for one that read nothing",
+            "nothing = l == 0  #",
+            'nothing = c == float("-inf")  #',
+            "test_a_query_that_reads_only_what_is_broken_says_so[mask]",
+        ),
+        (
             "the log-sum-exp without its logarithm",
             "c + tl.log2(divisor)",
             "c + divisor",
