@@ -10,7 +10,7 @@ import torch
 
 from derived import kernels
 from derived.errors import DerivedError, DtypeError, ShapeError
-from derived.kernels.torch_attention import readable
+from derived.kernels.torch_attention import readable, shares_heads
 from derived.ops.attention import attention
 from derived.ops.masks import may_read
 from tests.kernels.cases import CASES, check_case
@@ -104,6 +104,17 @@ def test_auto_on_a_gpu_goes_by_its_capability(monkeypatch):
     assert kernels.chosen(q, q, q) == ("torch", "Triton interprets in this process, and would compute on the CPU")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert kernels.chosen(q, q, q) == ("torch", "triton is not installed (it exists for Linux only)")
+
+
+def test_heads_are_shared_only_where_torch_then_holds_no_scores(monkeypatch):
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda:0")
+
+    q = torch.ones((1, 2, 3, 4), dtype=torch.float16)
+    assert shares_heads(q, fused=False)
+    for capability, fused, shared in (((8, 0), True, True), ((8, 0), False, False), ((7, 5), True, False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, it=capability: it)
+        assert shares_heads(q.as_subclass(OnGpu), fused) == shared
 
 
 X = torch.ones((1, 2, 3, 4))

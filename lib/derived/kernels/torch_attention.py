@@ -23,7 +23,7 @@ def torch_attention(
     n, m = q.shape[-2], k.shape[-2]
     grouped = q.shape[1] != k.shape[1]
     fused = mask is None and window is None and q.shape[-1] == v.shape[-1] and q.dtype != torch.float32
-    if grouped and (m == 0 or not _shares_heads(q, fused)):
+    if grouped and (m == 0 or not shares_heads(q, fused)):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         grouped = False
     if m == 0:
@@ -51,7 +51,7 @@ def readable(n: int, m: int, causal: bool, window: int | None, mask: Tensor | No
     return reads if mask is None else reads & mask
 
 
-def _shares_heads(q: Tensor, fused: bool) -> bool:
+def shares_heads(q: Tensor, fused: bool) -> bool:
     """Whether one of torch's kernels takes fewer key heads than query heads here, and not the one that holds n · m.
 
     On a GPU its flash kernel does, from sm_80 on, for half precision without a mask and of equal widths: `fused`.
