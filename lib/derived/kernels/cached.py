@@ -1,6 +1,7 @@
 """Attention to a cache, in one piece or in pages: what fits, and who computes it."""
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -9,28 +10,36 @@ from derived.errors import DerivedError, DtypeError, ShapeError
 from derived.kernels.backends import choice
 
 MOST_ROWS = 128
+"""Rows of a key head that the decoding kernel takes: with more the products decide, for which `attention` is laid out.
+
+The rows of a key head are its queries: n of each of the h / h_kv heads that share it.
+"""
 
 
 def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, window: int | None) -> None:
-    """Raise ShapeError, DtypeError or DerivedError unless the arguments of `cached_attention` fit each other."""
+    """Raise ShapeError or DtypeError unless the arguments of `cached_attention` fit each other."""
     for name, x in (("q", q), ("k", k), ("v", v), ("lengths", lengths)):
         if not isinstance(x, Tensor):
             raise DtypeError(f"cached_attention: {name} is a {type(x).__name__}; the kernels take torch tensors.")
     if not q.dtype.is_floating_point:
         raise DtypeError(f"cached_attention: q is {q.dtype}; a floating dtype is expected.")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.ndim != 4 or x.dtype != q.dtype or x.device != q.device:
-            raise ShapeError(
-                f"cached_attention: {name} has shape {tuple(x.shape)}, {x.dtype}, on {x.device}; four axes are "
-                f"expected, and dtype and device of q, {q.dtype} on {q.device}."
+        if x.dtype != q.dtype or x.device != q.device:
+            raise DtypeError(
+                f"cached_attention: {name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}; bring them "
+                "together."
             )
-    B, h, n, d_k = q.shape
+        if x.ndim != 4:
+            raise ShapeError(f"cached_attention: {name} has shape {tuple(x.shape)}; four axes are expected.")
+    B, h, _, d_k = q.shape
     h_kv = k.shape[1]
     if k.shape[:3] != v.shape[:3] or k.shape[3] != d_k or not h_kv or h % h_kv:
         raise ShapeError(
             f"cached_attention: q has shape {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; k and v "
             "agree but for their widths, k has that of q, and h is a whole multiple of h_kv."
         )
+    if not d_k:
+        raise ShapeError("cached_attention: q has d_k = 0; a width of at least 1 is expected.")
     if table is None and k.shape[0] != B:
         raise ShapeError(f"cached_attention: q holds {B} sequences, k and v {k.shape[0]}; they must be the same.")
     for name, x, axes in (("lengths", lengths, 1), ("block_table", table, 2)):
@@ -44,26 +53,69 @@ def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | No
             raise ShapeError(
                 f"cached_attention: {name} has shape {tuple(x.shape)}; it has {axes} axes, the first of size B = {B}."
             )
-    if h // h_kv * n > MOST_ROWS:
-        raise DerivedError(
-            f"cached_attention: {h // h_kv} heads a key head times n = {n} queries are {h // h_kv * n} rows of a "
-            f"tile, and {MOST_ROWS} is the most: take attention() for so many queries."
+    if window is not None and not isinstance(window, Integral):
+        raise DtypeError(
+            f"cached_attention: window = {window!r} is a {type(window).__name__}; a whole number is expected."
         )
     if window is not None and window < 1:
         raise ShapeError(f"cached_attention: window = {window}; a window counts the query itself, so it is at least 1.")
+
+
+def taken(q: Tensor, k: Tensor, v: Tensor, backend: str) -> str:
+    """Which backend computes it; DerivedError if the one asked for cannot, as "triton" beyond MOST_ROWS."""
+    name = choice(q, k, v, backend).backend
+    group, n = q.shape[1] // k.shape[1], q.shape[2]
+    if name != "triton" or group * n <= MOST_ROWS:
+        return name
+    if backend == "auto":
+        return "torch"
+    fit = MOST_ROWS // group
+    mend = f"give it {fit} queries at a time at most, or ask" if fit else "not one query fits; ask"
+    raise DerivedError(
+        f'cached_attention: backend = "triton" takes {MOST_ROWS} rows of a key head, and h / h_kv = {group} heads '
+        f'times n = {n} queries are {group * n}: {mend} for "torch" or "auto".'
+    )
 
 
 def cached_attention(q, k, v, lengths, *, table, window, scale, backend) -> Tensor:
     """`derived.kernels.cached_attention`; with a table, the cache lies in pages."""
     checked(q, k, v, lengths, table, window)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    if choice(q, k, v, backend).backend == "triton":
+    window = None if window is None else int(window)
+    if taken(q, k, v, backend) == "triton":
         from derived.kernels.decode import decode_op
 
         lengths = lengths.contiguous()
         table = None if table is None else table.contiguous()
         return decode_op(q, k, v, lengths, table, window, scale)
+    cut_or_masked = cut if q.device.type == "cpu" else masked  # elsewhere reading a length would wait for the device
+    return cut_or_masked(q, k, v, lengths, table, window, scale)
 
+
+def cut(q, k, v, lengths, table, window, scale) -> Tensor:
+    """By torch's attention to the keys that are there, and to nothing else: all sequences at once, or one by one."""
+    from derived.kernels.torch_attention import in_one_piece, torch_attention
+
+    n, ends = q.shape[2], lengths.tolist()
+    alike = len(set(ends)) == 1
+    parts = []
+    for b, m in enumerate(ends[:1] if alike else ends):
+        here = slice(None) if alike else slice(b, b + 1)
+        if table is None:
+            k_b, v_b = k[here], v[here]
+        else:
+            used = table[here, : -(-m // k.shape[2])]
+            k_b, v_b = in_one_piece(k, used), in_one_piece(v, used)
+        low = 0 if window is None else max(m - n - window + 1, 0)  # before every query's window
+        k_b, v_b = k_b[:, :, low:m], v_b[:, :, low:m]
+        # a single query reads every key that is left: no mask, not even a window's
+        inside = None if n == 1 else window
+        parts.append(torch_attention(q[here], k_b, v_b, causal=True, window=inside, mask=None, scale=scale))
+    return torch.cat(parts) if parts else q.new_zeros((*q.shape[:3], v.shape[3]))
+
+
+def masked(q, k, v, lengths, table, window, scale) -> Tensor:
+    """By torch's attention to the whole capacity, without a look at the lengths: copies k and v, and masks."""
     from derived.kernels.torch_attention import in_one_piece, torch_attention
 
     if table is not None:
