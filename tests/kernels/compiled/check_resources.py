@@ -27,6 +27,9 @@ PRODUCTS = {"forward": 2, "dq": 3, "dkv": 4, "decode": 2, "merge": 0}
 """The products of tiles in one loop of each kernel: S and O; S, dA and dQ; S, dA, dV and dK; S and O; none."""
 MANY_ROWS = {"64 ROWS", "128 ROWS"}
 """So many queries of a key head fill the 64 rows that wgmma takes."""
+SCARCE = [(75, "fp16", 256), (75, "fp32", 128), (86, "fp16", 128), (86, "fp16", 256), (86, "fp32", 256)]
+"""Device, dtype and width where tiles are largest beside what there is. sm_89 and sm_120 have the tiles and the memory
+of sm_86, sm_80 has the same tiles and more memory, and bfloat16 takes what float16 takes."""
 
 
 def check_products(kernel: str, device: int, dtype: str, on: set[str], got: Compiled):
@@ -52,6 +55,13 @@ def test_it_fits_does_not_spill_and_uses_the_tensor_cores(name):
         known = KNOWN[name]
         assert got.spills <= known["spills"], f"{got.spills} bytes spilled, {known['spills']} before"
         assert got.shared <= known["shared"], f"{got.shared} bytes of shared memory, {known['shared']} before"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("device", "dtype", "width"), SCARCE)
+def test_it_fits_where_shared_memory_is_scarce(kernel, device, dtype, width):
+    got = need(kernel, device, dtype, width, {"CAUSAL"})
+    assert 0 < got.shared <= SHARED_LIMIT[device], f"{got.shared} bytes of shared memory"
 
 
 @pytest.mark.parametrize("kernel", ["forward", "dq", "dkv", "decode"])
