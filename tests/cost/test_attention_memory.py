@@ -100,7 +100,7 @@ def test_the_operators_allocate_this():
     with FakeTensorMode():
         q, k, v = (torch.empty((1, *x), dtype=torch.float16) for x in ((h, n, d_k), (h_kv, m, d_k), (h_kv, m, d_v)))
         o, lse = flash_forward_op(q, k, v, **rest)
-        gradients = flash_backward_op(q, k, v, o, lse, torch.empty_like(o), **rest)
+        gradients = flash_backward_op(q, k, v, o, lse, torch.empty_like(o), **rest, keys=True)
     assert flash_forward_bytes(n=n, h=h, d_v=d_v, b=2) == o.nbytes + lse.nbytes
     inside = 2 * lse.nbytes  # shift and delta, which `flash_backward` makes like lse
     assert flash_training_bytes(**SIZES, b=2) == o.nbytes + lse.nbytes + sum(g.nbytes for g in gradients) + inside
