@@ -10,6 +10,8 @@ import torch
 
 from derived import kernels
 from derived.errors import DerivedError, DtypeError, ShapeError
+from derived.kernels import cached
+from derived.kernels.backends import Choice
 from derived.kernels.torch_attention import readable, shares_heads
 from derived.ops.attention import attention
 from derived.ops.masks import may_read
@@ -166,10 +168,6 @@ def test_ragged_and_cached_refuse_in_sentences():
         kernels.cached_attention(X, X, X, torch.tensor([3, 3]))
     with pytest.raises(ShapeError, match=r"block_table has shape \(1,\); it has 2 axes"):
         kernels.paged_attention(X, X, X, torch.tensor([0]), lengths)
-    with pytest.raises(
-        DerivedError, match=r"2 heads a key head times n = 65 queries are 130 rows of a tile, and 128 is the"
-    ):
-        kernels.cached_attention(torch.ones((1, 2, 65, 4)), X[:, :1], X[:, :1], lengths)
     with pytest.raises(DtypeError, match=r"lengths is a list; the kernels take torch tensors"):
         kernels.cached_attention(X, X, X, [3])
     with pytest.raises(DtypeError, match=r"lengths is on meta, q on cpu; bring them together"):
@@ -180,6 +178,25 @@ def test_ragged_and_cached_refuse_in_sentences():
         kernels.paged_attention(X, X, X, None, lengths)
     with pytest.raises(ShapeError, match=r"window = 0"):
         kernels.cached_attention(X, X, X, lengths, window=0)
+    with pytest.raises(DtypeError, match=r"cached_attention: window = 2.5 is a float; a whole number is expected"):
+        kernels.cached_attention(X, X, X, lengths, window=2.5)
+    with pytest.raises(DtypeError, match=r"k is torch.float16 on cpu, q is torch.float32 on cpu; bring them together"):
+        kernels.cached_attention(X, X.half(), X, lengths)
+    with pytest.raises(DtypeError, match=r"v is torch.float32 on meta, q is torch.float32 on cpu; bring them together"):
+        kernels.cached_attention(X, X, X.to("meta"), lengths)
+    with pytest.raises(ShapeError, match=r"v has shape \(2, 3, 4\); four axes are expected"):
+        kernels.cached_attention(X, X, X[0], lengths)
+    with pytest.raises(ShapeError, match=r"cached_attention: q has d_k = 0; a width of at least 1 is expected"):
+        kernels.cached_attention(X[..., :0], X[..., :0], X, lengths)
+
+
+def test_auto_leaves_more_rows_than_the_kernel_takes_to_torch(monkeypatch):
+    monkeypatch.setattr(cached, "choice", lambda *_: Choice("triton", "stands for a GPU"))
+    q, many = torch.ones((1, 4, 64, 4)), torch.ones((1, 4, 65, 4))
+    assert cached.taken(q, X, X, "auto") == cached.taken(q, X, X, "triton") == "triton"
+    assert cached.taken(many, X, X, "auto") == "torch"
+    with pytest.raises(DerivedError, match=r"are 130: give it 64 queries at a time at most"):
+        cached.taken(many, X, X, "triton")
 
 
 def test_ragged_on_the_cpu_is_its_sequences(rng):

@@ -124,8 +124,17 @@ def cached_attention(
     Query i of n reads key j of sequence b if j ≤ i + lengths[b] − n, and a window as everywhere. No gradient.
 
     Shapes: q (B, h, n, d_k), k (B, h_kv, capacity, d_k), v (B, h_kv, capacity, d_v), lengths (B,) of int32 or int64,
-    each at most the capacity, which is not checked -> o (B, h, n, d_v). What lies beyond a length is not read.
-    "triton" splits the keys among programs and lets the heads of a group share the bytes; n · h / h_kv ≤ 128.
+    each at most the capacity, which is not checked -> o (B, h, n, d_v).
+
+    What lies beyond a length has no influence, be it nan. A query that reads a key of nan, or is nan and reads any key,
+    gives nan; with "torch" the other new queries of its sequence may too.
+
+    backend:
+        "triton"   splits the keys among programs and lets the heads of a group share the bytes; reads nothing beyond a
+                   length; takes n · h / h_kv ≤ 128.
+        "torch"    on a CPU reads the lengths and attends to the keys that are there; on a GPU, where reading a length
+                   would wait for it, copies and masks the whole capacity in each call.
+        "auto"     as in `attention`, and torch where there are more queries than "triton" takes.
 
     Raises ShapeError, DtypeError or DerivedError, as `attention`.
 
@@ -153,7 +162,8 @@ def paged_attention(
 
     Shapes: q (B, h, n, d_k), k_pages (pages, h_kv, PAGE, d_k), v_pages (pages, h_kv, PAGE, d_v) with any strides,
     block_table (B, pages a sequence) and lengths (B,) of int32 or int64 -> o (B, h, n, d_v). Entries of the table
-    beyond a sequence's length are not read. "torch" first copies the pages of each sequence into one piece.
+    beyond a sequence's length have no influence. "torch" first copies the pages of each sequence into one piece: on a
+    CPU those that are used, on a GPU all of the table.
 
     Raises what `cached_attention` raises.
 
