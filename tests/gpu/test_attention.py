@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from derived import kernels
-from tests.kernels.cases import CASES, check_case, drawn
+from derived.ops.attention import attention_vjp
+from tests.kernels.cases import CASES, check_case, drawn, plain
+from tests.support.precision import check_precision
 
 ours = partial(kernels.attention, backend="triton")
+DEVICE = "cuda"
 GiB = 2**30
 
 
@@ -27,7 +30,7 @@ def room(gibibytes):
 
 def random(*shape, dtype=torch.float16, seed=7):
     """Normal numbers on the GPU, the same every time."""
-    return torch.randn(shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda", dtype=dtype)
+    return torch.randn(shape, generator=torch.Generator(DEVICE).manual_seed(seed), device=DEVICE, dtype=dtype)
 
 
 def gradients(attention, arrays, do, **given):
@@ -41,7 +44,7 @@ def gradients(attention, arrays, do, **given):
 @pytest.mark.parametrize("name", CASES)
 def test_errs_no_more_than_the_plain_formula_would(name, dtype, monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    check_case(ours, name, dtype, "cuda")
+    check_case(ours, name, dtype, DEVICE)
 
 
 @pytest.mark.parametrize("dtype", half(), ids=str)
@@ -49,10 +52,6 @@ def test_errs_no_more_than_the_plain_formula_would(name, dtype, monkeypatch):
 @pytest.mark.parametrize("given", [{}, {"causal": True}, {"causal": True, "window": 300}], ids=str)
 def test_long_sequences_too(given, d, dtype):
     # the tiles of this device, whole and cut, and enough programs that they run at once
-    from derived.ops.attention import attention_vjp
-    from tests.kernels.cases import plain
-    from tests.support.precision import check_precision
-
     n, m = 1031, 1153
     q, do = (random(2, 4, n, d, dtype=dtype, seed=s) for s in (2, 3))
     k, v = (random(2, 2, m, d, dtype=dtype, seed=s) for s in (5, 7))
@@ -71,27 +70,29 @@ def test_the_same_call_gives_the_same_bits(given):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("axis", ["heads", "rows"])
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_offsets_beyond_two_to_the_31(which):
+def test_offsets_beyond_two_to_the_31(which, axis):
     room(8)
-    n, d, apart = 9, 64, 2**28  # row 8 begins at 2^31
-    arrays = [random(1, 1, n, d, seed=s) for s in (2, 3, 5, 7)]
+    h, n, d, apart = 9, 9, 64, 2**28  # head 8, or row 8, begins at 2^31
+    arrays = [random(1, h, n, d, seed=s) for s in (2, 3, 5, 7)]
     right = gradients(ours, arrays[:3], arrays[3], causal=True)
-    far = torch.empty((n - 1) * apart + d, dtype=torch.float16, device="cuda").as_strided(
-        (1, 1, n, d), (0, 0, apart, 1)
-    )
+    strides = (0, apart, d, 1) if axis == "heads" else (0, d, apart, 1)
+    far = torch.empty(8 * apart + h * d, dtype=torch.float16, device=DEVICE).as_strided((1, h, n, d), strides)
     arrays[which] = far.copy_(arrays[which])
     for a, b in zip(gradients(ours, arrays[:3], arrays[3], causal=True), right, strict=True):
         assert torch.equal(a, b)
 
 
 def test_a_batch_beyond_two_to_the_31_numbers():
-    room(20)
+    room(24)
     B, h, n, d = 33, 1024, 512, 128  # the last sequence begins at 2^31
-    q = random(B, h, n, d)
-    k = v = q[:, :1]
-    o = ours(q, k, v, causal=True)
-    assert torch.equal(o[-1:], ours(q[-1:].clone(), k[-1:].clone(), v[-1:].clone(), causal=True))
+    arrays = [random(B, h, n, d, seed=2), *(random(B, 1, n, d, seed=s) for s in (3, 5))]
+    do = random(B, h, n, d, seed=7)
+    last = [x[-1:].clone() for x in arrays]
+    right = gradients(ours, last, do[-1:].clone(), causal=True)
+    for a, b in zip(gradients(ours, arrays, do, causal=True), right, strict=True):
+        assert torch.equal(a[-1:], b)
 
 
 def peak(call):
@@ -120,32 +121,101 @@ def test_memory_grows_with_n():
     assert peaks[16384] < 4 * 16384 * 16384 * 2 / 8  # an eighth of the scores
 
 
+def before_and_after(name, spoil):
+    """Output and gradients of a case as it is drawn, and again when `spoil` has changed q, k or v."""
+    *arrays, do, given = drawn(name, torch.float16, DEVICE)
+    if "mask" in given:  # as under a causal mask, the last three queries alone read the third last key
+        given["mask"][..., -3] = False
+        given["mask"][..., -3:, -3] = True
+    right = gradients(ours, arrays, do, **given)
+    spoil(*arrays)
+    return right, gradients(ours, arrays, do, **given)
+
+
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+@pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("name", ["cached", "causal window", "mask"])
-def test_a_broken_value_changes_nobody_who_may_not_read_it(name):
-    q, k, v, _, given = drawn(name, torch.float16, "cuda")
-    n, m = q.shape[2], k.shape[2]
-    if "mask" in given:
-        given["mask"][..., : n - 3, m - 3] = False
-    o = ours(q, k, v, **given)
-    v[:, :, m - 3] = torch.nan
-    p = ours(q, k, v, **given)
-    assert torch.equal(o[:, :, : n - 3], p[:, :, : n - 3])
-    assert p[:, :, n - 1].isnan().any() or "mask" in given or "window" in given
+def test_a_broken_key_or_value_changes_nobody_who_may_not_read_it(name, which, broken):
+    def spoil(q, k, v):
+        (k if which == "key" else v)[:, :, -3] = broken
+
+    right, got = before_and_after(name, spoil)
+    for a, b in zip(right[:2], got[:2], strict=True):  # O and dQ
+        assert torch.equal(a[:, :, :-3], b[:, :, :-3])
+    assert not got[0][:, :, -3:].isfinite().any()
 
 
-def test_ragged_batches():
-    lengths = [(700, 900), (0, 5), (513, 513), (3, 0), (1, 1300)]
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["square", "cached", "causal window", "mask"])
+def test_a_broken_query_breaks_its_own_row_alone(name):
+    def spoil(q, k, v):
+        q[:, :, -3] = torch.nan
+
+    (o, dq, dk, dv), (o_, dq_, dk_, dv_) = before_and_after(name, spoil)
+    for a, b in ((o, o_), (dq, dq_)):
+        assert b[:, :, -3].isnan().all()
+        assert torch.equal(a[:, :, :-3], b[:, :, :-3]) and torch.equal(a[:, :, -2:], b[:, :, -2:])
+    for a, b in ((dk, dk_), (dv, dv_)):
+        assert b[:, :, -3].isnan().all()
+        if name in ("cached", "causal window"):  # the query does not read the last two keys
+            assert torch.equal(a[:, :, -2:], b[:, :, -2:])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_query_whose_only_key_is_broken_says_so(which, dtype):
+    q, k, v = (random(1, 2, 259, 64, dtype=dtype, seed=s) for s in (2, 3, 5))
+    right = ours(q, k, v, causal=True, window=1)  # each query reads its own position
+    {"query": q, "key": k, "value": v}[which][:, :, 37] = torch.nan
+    got = ours(q, k, v, causal=True, window=1)
+    assert got[:, :, 37].isnan().all()
+    assert torch.equal(got[:, :, :37], right[:, :, :37]) and torch.equal(got[:, :, 38:], right[:, :, 38:])
+    everybody = ours(q, k, v)  # here in a tile of which no pair is tested
+    assert everybody[:, :, 37 if which == "query" else slice(None)].isnan().all()
+
+
+LENGTHS = [(700, 900), (0, 5), (513, 513), (3, 0), (1, 1300)]
+"""Queries and keys of each sequence of a ragged batch."""
+
+
+def apart(x, i):
+    """The sequences of a ragged batch, as (1, h, tokens, d) each: those of queries for i = 0, those of keys for 1."""
+    return [part.transpose(0, 1)[None] for part in x.split([pair[i] for pair in LENGTHS])]
+
+
+def end_to_end(parts):
+    """Sequences of (1, h, tokens, d) as one ragged batch: (all tokens, h, d)."""
+    return torch.cat([part[0].transpose(0, 1) for part in parts])
+
+
+def each(attention, q, k, v, **given):
+    """`attention` of each sequence, end to end."""
+    parts = zip(apart(q, 0), apart(k, 1), apart(v, 1), strict=True)
+    return end_to_end([attention(*part, **given) for part in parts])
+
+
+@pytest.mark.parametrize("dtype", half(), ids=str)
+@pytest.mark.parametrize("given", [{}, {"causal": True}, {"causal": True, "window": 300}], ids=str)
+def test_ragged_batches(given, dtype):
     cu_q, cu_k = (
-        torch.tensor([0, *torch.tensor([pair[i] for pair in lengths]).cumsum(0)], dtype=torch.int32, device="cuda")
-        for i in (0, 1)
-    )
-    q, k, v = random(int(cu_q[-1]), 4, 64, seed=2), random(int(cu_k[-1]), 2, 64, seed=3), random(int(cu_k[-1]), 2, 64)
-    o = kernels.ragged_attention(q, k, v, cu_q, cu_k, causal=True, backend="triton")
-    for b in range(len(lengths)):
-        parts = [x[c[b] : c[b + 1]].transpose(0, 1)[None] for x, c in ((q, cu_q), (k, cu_k), (v, cu_k))]
-        if parts[0].numel():
-            torch.testing.assert_close(o[cu_q[b] : cu_q[b + 1]].transpose(0, 1)[None], ours(*parts, causal=True))
+        torch.tensor([0, *counts], device=DEVICE).cumsum(0).int() for counts in zip(*LENGTHS, strict=True)
+    )  # fmt: skip
+    h, h_kv, d = 4, 2, 64
+    q, do = (random(int(cu_q[-1]), h, d, dtype=dtype, seed=s) for s in (2, 3))
+    k, v = (random(int(cu_k[-1]), h_kv, d, dtype=dtype, seed=s) for s in (5, 7))
+    ragged = partial(kernels.ragged_attention, cu_q=cu_q, cu_k=cu_k, backend="triton")
+    mine, rough = gradients(ragged, (q, k, v), do, **given), gradients(partial(each, plain), (q, k, v), do, **given)
+    exact = []
+    for *arrays, do_b in zip(apart(q, 0), apart(k, 1), apart(v, 1), apart(do, 0), strict=True):
+        o, pullback = attention_vjp(*(x.double() for x in arrays), **given)
+        exact.append((o, *pullback(do_b.double())))
+    rights = map(end_to_end, zip(*exact, strict=True))
+    for factor, a, b, right in zip((2, 3, 3, 3), mine, rough, rights, strict=True):
+        check_precision(a.cpu(), b.cpu(), right.cpu(), factor=factor, largest=1)
+    for x, i, b in ((mine[0], 0, 3), (mine[1], 0, 3), (mine[2], 1, 1), (mine[3], 1, 1)):
+        assert not apart(x, i)[b].any()  # queries without keys, and keys without queries
 
 
 def check_decoded(o, q, k, v, lengths, window):
@@ -187,6 +257,8 @@ def test_auto_takes_the_kernels_from_sm_80_on():
     q = random(1, 2, 64, 64)
     backend, why = kernels.chosen(q, q, q)
     assert backend == ("triton" if torch.cuda.get_device_capability() >= (8, 0) else "torch"), why
+    backend, why = kernels.chosen(*[q.float()] * 3)
+    assert backend == "torch", why
 
 
 @pytest.mark.parametrize("given", [{"causal": True}, {"causal": True, "window": 37}, {}], ids=str)
@@ -195,9 +267,11 @@ def test_torchs_attention_by_name_gives_the_same(given):
     torch.testing.assert_close(kernels.attention(q, k, v, **given, backend="torch"), ours(q, k, v, **given))
 
 
-def test_torch_compile_keeps_the_operators():
+@pytest.mark.parametrize("backend", ["triton", "auto"])
+def test_torch_compile_keeps_the_operators(backend):
     arrays, do = [random(1, 4, 513, 64, seed=s) for s in (2, 3, 5)], random(1, 4, 513, 64)
-    right = gradients(ours, arrays, do, causal=True)
-    compiled = torch.compile(ours, fullgraph=True)
-    for a, b in zip(gradients(compiled, arrays, do, causal=True), right, strict=True):
+    attention = partial(kernels.attention, backend=backend, causal=True)
+    right = gradients(attention, arrays, do)
+    compiled = torch.compile(attention, fullgraph=True)
+    for a, b in zip(gradients(compiled, arrays, do), right, strict=True):
         assert torch.equal(a, b)
