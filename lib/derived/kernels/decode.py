@@ -18,8 +18,8 @@ from derived.kernels.tile import LOG2_E, contained, may_read
 PROGRAMS = 2
 """Programs for each multiprocessor in one wave: while one waits for memory the other computes.
 
-How many run at once the driver knows and nobody before it. Two of the tiles of up to 32 rows fit everywhere; of larger
-ones perhaps one, and then what is planned as one wave is two, as full as it.
+How many run at once the driver knows and nobody before it. Two of the tiles of 16 rows fit everywhere; of larger ones
+perhaps one, and then what is planned as one wave is two, as full as it.
 """
 MOST_SPLITS = 256
 """So many that one key head occupies a whole GPU of up to 128 multiprocessors, and nearly one of 148."""
@@ -43,8 +43,8 @@ def decode_tiles(rows: int, width: int, device: int, size: int) -> DecodeTiles:
     """The tile for so many rows and heads of `width` numbers of `size` bytes each.
 
     Where all rows in one tile would spill or not fit, it holds fewer, and the tiles of rows, which run side by side,
-    each read the keys. tests/data/kernel-resources.json has what tiles need: from sm_80 on none of float16 or bfloat16
-    spills, and on every device two programs of up to 32 rows run at once.
+    each read the keys. tests/data/kernel-resources.json has what tiles need: they fit on sm_75, 80, 86, 89, 90 and 120,
+    and none spills more than the 8 bytes that the assembler gives up for a few registers.
     """
     rows = padded(rows)
     if size > 2 or 0 < device < 80:  # products outside the tensor cores, whose operands fill the registers
