@@ -174,6 +174,9 @@ def test_ragged_and_cached_refuse_in_sentences():
         kernels.cached_attention(X, X, X, lengths.to("meta"))
     with pytest.raises(DtypeError, match=r"q is torch.int32; a floating dtype is expected"):
         kernels.cached_attention(X.int(), X.int(), X.int(), lengths)
+    for length in (4, -1):
+        with pytest.raises(ShapeError, match=r"lengths go from -?\d to -?\d, and the cache holds 3 keys a sequence"):
+            kernels.cached_attention(X, X, X, torch.tensor([length]))
     with pytest.raises(DtypeError, match=r"block_table is a NoneType; a tensor .* is for cached_attention"):
         kernels.paged_attention(X, X, X, None, lengths)
     with pytest.raises(ShapeError, match=r"window = 0"):

@@ -124,7 +124,7 @@ def cached_attention(
     Query i of n reads key j of sequence b if j ≤ i + lengths[b] − n, and a window as everywhere. No gradient.
 
     Shapes: q (B, h, n, d_k), k (B, h_kv, capacity, d_k), v (B, h_kv, capacity, d_v), lengths (B,) of int32 or int64,
-    each at most the capacity, which is not checked -> o (B, h, n, d_v).
+    each at most the capacity, which is checked on the CPU only (elsewhere it would wait) -> o (B, h, n, d_v).
 
     What lies beyond a length has no influence, be it nan. A query that reads a key of nan, or is nan and reads any key,
     gives nan; with "torch" the other new queries of its sequence may too.

@@ -97,6 +97,12 @@ def cut(q, k, v, lengths, table, window, scale) -> Tensor:
     from derived.kernels.torch_attention import in_one_piece, torch_attention
 
     n, ends = q.shape[2], lengths.tolist()
+    capacity = k.shape[2] if table is None else k.shape[2] * table.shape[1]
+    if ends and not 0 <= min(ends) <= max(ends) <= capacity:
+        raise ShapeError(
+            f"cached_attention: lengths go from {min(ends)} to {max(ends)}, and the cache holds {capacity} keys "
+            "a sequence; a length counts the keys that are there."
+        )
     alike = len(set(ends)) == 1
     parts = []
     for b, m in enumerate(ends[:1] if alike else ends):
