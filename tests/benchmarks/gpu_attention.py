@@ -216,17 +216,25 @@ def memory(report):
         report.add(what=f"memory, plain, n = {n}", predicted_mib=written_out / MIB, measured_mib=measured / MIB)
 
 
-def main():
-    read = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    read.add_argument("--minutes", type=float, default=7)
+def begun(about, minutes, **numbers):
+    """What was asked for on the command line, and the versions, printed; ends the script where there is no GPU."""
+    read = argparse.ArgumentParser(description=about.split("\n")[0])
+    read.add_argument("--minutes", type=float, default=minutes)
+    for name, value in numbers.items():
+        read.add_argument(f"--{name}", type=int, default=value)
     read.add_argument("--json")
     asked = read.parse_args()
     if not torch.cuda.is_available():
         print("gpu: no CUDA GPU on this machine; nothing was measured")
-        return
+        raise SystemExit
+    found = versions()
+    print(", ".join(f"{name} {value}" for name, value in found.items()), flush=True)
+    return asked, found
+
+
+def main():
+    asked, about = begun(__doc__, minutes=7)
     report = Report(asked.minutes)
-    about = versions()
-    print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
     names = ["ours", *TORCH]
     speed(report, 128, LENGTHS, names)
     decoding(report)

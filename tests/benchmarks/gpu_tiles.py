@@ -6,14 +6,13 @@ bfloat16, causal, 16,384 tokens in sequences of 4,096, h · d_k = 2,048. A candi
 shared memory and gives the numbers of the chosen tile. The fastest stands first.
 """
 
-import argparse
 import itertools
 import json
 import time
 from functools import partial
 
 import torch
-from gpu_attention import inputs, milliseconds, versions  # beside this file
+from gpu_attention import begun, inputs, milliseconds  # beside this file
 
 from derived.kernels.launch import Tiles, capability, tiles_for
 
@@ -72,16 +71,8 @@ def swept(call, chosen, candidates, stop):
 
 
 def main():
-    read = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    read.add_argument("--minutes", type=float, default=5)
-    read.add_argument("--width", type=int, default=128)
-    read.add_argument("--json")
-    asked = read.parse_args()
-    if not torch.cuda.is_available():
-        print("gpu: no CUDA GPU on this machine; nothing was measured")
-        return
-    about, found = versions(), {}
-    print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
+    asked, about = begun(__doc__, minutes=5, width=128)
+    found = {}
     started, (chosen, run) = time.monotonic(), calls(asked.width)
     for turn, (name, candidates) in enumerate(CANDIDATES.items(), start=1):
         stop = started + 60 * asked.minutes * turn / len(CANDIDATES)

@@ -108,6 +108,14 @@ def test_auto_on_a_gpu_goes_by_its_capability(monkeypatch):
     assert kernels.chosen(q, q, q) == ("torch", "triton is not installed (it exists for Linux only)")
 
 
+def test_the_choice_is_told_for_what_autocast_makes_of_the_arrays():
+    q, k = torch.ones((1, 2, 3, 4), dtype=torch.float16), torch.ones((1, 2, 3, 4))
+    with pytest.raises(DtypeError, match="bring them together"):
+        kernels.chosen(q, k, k)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert kernels.chosen(q, k, k).backend == "torch"
+
+
 def test_heads_are_shared_only_where_torch_then_holds_no_scores(monkeypatch):
     class OnGpu(torch.Tensor):
         device = torch.device("cuda:0")
@@ -143,6 +151,10 @@ REFUSED = [
     ((X, X, X), {"mask": torch.ones(3, 3, device="meta").bool()}, DtypeError, r"mask is on meta, q on cpu; bring them"),
     ((X, X, X), {"mask": torch.ones(2, 3).bool()}, ShapeError, r"mask has shape \(2, 3\), which does not broadcast to"),
 ]
+
+
+def test_a_window_of_numpys_is_a_number_too():
+    assert torch.equal(kernels.attention(X, X, X, window=np.int64(2)), kernels.attention(X, X, X, window=2))
 
 
 @pytest.mark.parametrize(("arrays", "given", "error", "sentence"), REFUSED)

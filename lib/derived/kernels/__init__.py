@@ -70,7 +70,8 @@ def chosen(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto") -> Choice:
     """
     from derived.kernels import backends
 
-    backends.checked(q, k, v, None)
+    q, k, v = backends.in_autocast(q, k, v)
+    backends.checked(q, k, v)
     return backends.choice(q, k, v, backend)
 
 

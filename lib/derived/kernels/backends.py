@@ -82,21 +82,38 @@ def _interpreted() -> bool:
     return not isinstance(loaded.max, JITFunction)
 
 
-def checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> None:
-    """Raise ShapeError or DtypeError unless q (*batch, n, d_k), k (*, m, d_k), v (*, m, d_v) fit each other."""
+def check_arrays(caller: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise DtypeError or ShapeError unless all are tensors of one floating dtype, on one device, and q has a width."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
-            raise DtypeError(f"attention: {name} is a {type(x).__name__}; the kernels take torch tensors.")
+            raise DtypeError(f"{caller}: {name} is a {type(x).__name__}; the kernels take torch tensors.")
         if x.dtype != q.dtype or x.device != q.device:
             raise DtypeError(
-                f"attention: {name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}; bring them together."
+                f"{caller}: {name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}; bring them together."
             )
+    if not q.dtype.is_floating_point:
+        raise DtypeError(f"{caller}: q is {q.dtype}; a floating dtype is expected.")
+    if q.ndim and not q.shape[-1]:
+        raise ShapeError(f"{caller}: q has d_k = 0; a width of at least 1 is expected.")
+
+
+def whole_window(caller: str, window: int | None) -> int | None:
+    """The window as an int; DtypeError if it is no whole number, ShapeError if it is below 1."""
+    if window is None:
+        return None
+    if not isinstance(window, Integral):
+        raise DtypeError(f"{caller}: window = {window!r} is a {type(window).__name__}; a whole number is expected.")
+    if window < 1:
+        raise ShapeError(f"{caller}: window = {window}; a window counts the query itself, so it is at least 1.")
+    return int(window)
+
+
+def checked(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise ShapeError or DtypeError unless q (*batch, n, d_k), k (*, m, d_k), v (*, m, d_v) fit each other."""
+    check_arrays("attention", q, k, v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != q.ndim or x.ndim < 2:
             raise ShapeError(f"attention: {name} has {x.ndim} axes, q has {q.ndim}; all need the same, at least 2.")
-    if not q.dtype.is_floating_point:
-        raise DtypeError(f"attention: q is {q.dtype}; a floating dtype is expected.")
-    if not q.shape[-1]:
-        raise ShapeError("attention: q has d_k = 0; a width of at least 1 is expected.")
     if k.shape[-1] != q.shape[-1]:
         raise ShapeError(f"attention: k has d_k = {k.shape[-1]}, q had d_k = {q.shape[-1]}; they must agree.")
     if v.shape[:-1] != k.shape[:-1]:
@@ -109,10 +126,6 @@ def checked(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> None:
             f"attention: q has leading axes {tuple(lead_q)}, k and v have {tuple(lead_k)}; they must agree, but for "
             "the last, where h may be a whole multiple of h_kv."
         )
-    if window is not None and not isinstance(window, Integral):
-        raise DtypeError(f"attention: window = {window!r} is a {type(window).__name__}; a whole number is expected.")
-    if window is not None and window < 1:
-        raise ShapeError(f"attention: window = {window}; a window counts the query itself, so it is at least 1.")
 
 
 def fitted(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
@@ -158,7 +171,8 @@ def in_autocast(*arrays: Tensor) -> tuple[Tensor, ...]:
 def attention(q, k, v, *, causal, mask, scale, window, backend) -> tuple[Tensor, Choice]:
     """`derived.kernels.attention`, and the choice that was made."""
     q, k, v = in_autocast(q, k, v)
-    checked(q, k, v, window)
+    checked(q, k, v)
+    window = whole_window("attention", window)
     mask = fitted(mask, q, k.shape[-2])
     taken = choice(q, k, v, backend)
     q4, k4, v4, mask4 = four_axes(q), four_axes(k), four_axes(v), four_axes(mask)
@@ -180,7 +194,8 @@ def ragged_attention(q, k, v, cu_q, cu_k, *, causal, scale, window, longest_q, l
         raise ShapeError(f"ragged_attention: q has shape {tuple(q.shape)}; (tokens, h, d_k) is expected.")
     q, k, v = in_autocast(q, k, v)
     q4, k4, v4 = (x.transpose(0, 1)[None] if isinstance(x, Tensor) and x.ndim == 3 else x for x in (q, k, v))
-    checked(q4, k4, v4, window)
+    checked(q4, k4, v4)
+    window = whole_window("ragged_attention", window)
     for name, cu in (("cu_q", cu_q), ("cu_k", cu_k)):
         if not isinstance(cu, Tensor) or cu.dtype not in (torch.int32, torch.int64):
             raise DtypeError(

@@ -1,13 +1,12 @@
 """Attention to a cache, in one piece or in pages: what fits, and who computes it."""
 
 import math
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from derived.errors import DerivedError, DtypeError, ShapeError
-from derived.kernels.backends import choice
+from derived.kernels.backends import check_arrays, choice, whole_window
 
 MOST_ROWS = 128
 """Rows of a key head that the decoding kernel takes: with more the products decide, for which `attention` is laid out.
@@ -16,19 +15,12 @@ The rows of a key head are its queries: n of each of the h / h_kv heads that sha
 """
 
 
-def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, window: int | None) -> None:
+def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None) -> None:
     """Raise ShapeError or DtypeError unless the arguments of `cached_attention` fit each other."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("lengths", lengths)):
-        if not isinstance(x, Tensor):
-            raise DtypeError(f"cached_attention: {name} is a {type(x).__name__}; the kernels take torch tensors.")
-    if not q.dtype.is_floating_point:
-        raise DtypeError(f"cached_attention: q is {q.dtype}; a floating dtype is expected.")
+    check_arrays("cached_attention", q, k, v)
+    if not isinstance(lengths, Tensor):
+        raise DtypeError(f"cached_attention: lengths is a {type(lengths).__name__}; the kernels take torch tensors.")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype != q.dtype or x.device != q.device:
-            raise DtypeError(
-                f"cached_attention: {name} is {x.dtype} on {x.device}, q is {q.dtype} on {q.device}; bring them "
-                "together."
-            )
         if x.ndim != 4:
             raise ShapeError(f"cached_attention: {name} has shape {tuple(x.shape)}; four axes are expected.")
     B, h, _, d_k = q.shape
@@ -38,8 +30,6 @@ def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | No
             f"cached_attention: q has shape {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; k and v "
             "agree but for their widths, k has that of q, and h is a whole multiple of h_kv."
         )
-    if not d_k:
-        raise ShapeError("cached_attention: q has d_k = 0; a width of at least 1 is expected.")
     if table is None and k.shape[0] != B:
         raise ShapeError(f"cached_attention: q holds {B} sequences, k and v {k.shape[0]}; they must be the same.")
     for name, x, axes in (("lengths", lengths, 1), ("block_table", table, 2)):
@@ -53,12 +43,6 @@ def checked(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | No
             raise ShapeError(
                 f"cached_attention: {name} has shape {tuple(x.shape)}; it has {axes} axes, the first of size B = {B}."
             )
-    if window is not None and not isinstance(window, Integral):
-        raise DtypeError(
-            f"cached_attention: window = {window!r} is a {type(window).__name__}; a whole number is expected."
-        )
-    if window is not None and window < 1:
-        raise ShapeError(f"cached_attention: window = {window}; a window counts the query itself, so it is at least 1.")
 
 
 def taken(q: Tensor, k: Tensor, v: Tensor, backend: str) -> str:
@@ -79,9 +63,9 @@ def taken(q: Tensor, k: Tensor, v: Tensor, backend: str) -> str:
 
 def cached_attention(q, k, v, lengths, *, table, window, scale, backend) -> Tensor:
     """`derived.kernels.cached_attention`; with a table, the cache lies in pages."""
-    checked(q, k, v, lengths, table, window)
+    checked(q, k, v, lengths, table)
+    window = whole_window("cached_attention", window)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    window = None if window is None else int(window)
     if taken(q, k, v, backend) == "triton":
         from derived.kernels.decode import decode_op
 
